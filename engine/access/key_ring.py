@@ -75,7 +75,7 @@ class KeyRing:
         *,
         counts: SharedCounts | None = None,
     ) -> None:
-        self._quotas = KeyQuotas(counts or SharedCounts(), settings.key_limits)
+        self.quotas = KeyQuotas(counts or SharedCounts(), settings.key_limits)
         self._on_first_key = on_first_key
         self._settings = settings
         self._folder = Path(settings.data)
@@ -217,7 +217,7 @@ class KeyRing:
                     text = "the keys are those that were read last: %s"
                     _log.warning(text, full_text(error), exc_info=not is_expected)
                 failing = str(error)
-            self._quotas.refusals.flush()
+            self.quotas.refusals.flush()
             if time.monotonic() >= note_at_s:
                 self._note_uses()
                 note_at_s = time.monotonic() + _NOTE_USES_S
@@ -242,17 +242,13 @@ class KeyRing:
                 is_of_jobs=key is self._jobs_key,
                 quota=None
                 if key is self._jobs_key
-                else self._quotas.quota(key, has_default=key.id not in own_ids),
+                else self.quotas.quota(key, has_default=key.id not in own_ids),
             )
             for key in valid.values()
         }
         self._revoked = {key.id: key for key in keys if key.revoked_ms is not None}
         self._valid = valid
         self._has_keys = any(key is not self._jobs_key for key in keys)
-
-    def key_uses(self) -> list[tuple[str, str, list[int]]]:
-        """Return id, name and numbers of each key that was used since the start of the server, for metrics."""
-        return self._quotas.uses()
 
     def ending_keys(self, before_ms: float) -> list[AccessKey]:
         """Return the valid keys that end before a time, the soonest first, for metrics."""
@@ -367,7 +363,7 @@ class KeyMetrics(Collector):
         requests = counter("quadriga_key_requests", *_LABELS)
         running = gauge("quadriga_key_requests_running", *_LABELS)
         refused = counter("quadriga_key_requests_refused", *_LABELS, "limit")
-        uses = [] if self._keys is None else self._keys.key_uses()
+        uses = [] if self._keys is None else self._keys.quotas.uses()
         if further := [cells for *_, cells in uses[MAX_KEYS_SHOWN:]]:
             total = [sum(cells[cell] for cells in further) for cell in range(CELLS)]
             uses[MAX_KEYS_SHOWN:] = [(OTHER, OTHER, total)]

@@ -314,15 +314,15 @@ class Application:
 
     def _own_numbers(self) -> dict[str, float]:
         """Return the numbers of this worker for metrics."""
-        recorded = {} if self._recorder is None else self._recorder.counters()
-        own = {
+        parts: list[Any] = [self._recorder, self.intake, self._audit_log, self._events]
+        numbers: dict[str, float] = {
             "queries_waiting": self._queries.waiting,
             "queries_refused_total": self._queries.refused,
             "jobs_refused_total": self._jobs.refused,
         }
-        audit = {} if self._audit_log is None else self._audit_log.counters()
-        logged = {} if self._events is None else self._events.counters()
-        return {**recorded, **self.intake.counters(), **own, **audit, **logged}
+        for part in parts:
+            numbers |= {} if part is None else part.counters()
+        return numbers
 
     def _followed_time_s(self) -> float:
         """Return the time that ids follow, in seconds since 1970: the age of what waits is counted by it."""

@@ -2,7 +2,7 @@
 
 import logging
 import math
-import os
+import shutil
 import threading
 import time
 from collections import Counter
@@ -120,8 +120,7 @@ class StoreMetrics(Collector):
             folders["images"] = self._settings.blob_location
         for label, folder in folders.items():
             with suppress(OSError):  # it is made when something is stored first
-                status = os.statvfs(folder)
-                free.add_metric([label], status.f_bavail * status.f_frsize)
+                free.add_metric([label], shutil.disk_usage(folder).free)
         return free
 
     def _newest_reports(self) -> list[Metric]:

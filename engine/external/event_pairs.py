@@ -229,7 +229,7 @@ class EventPairs:
         """Store what is there as one inference, also if it cannot be read: it was acknowledged."""
         half = request or response
         assert half is not None
-        service, facts = self._service, {"event_id": half.id}
+        service, standard = self._service, {"protocol": PROTOCOL, "event_id": half.id}
         item = LoggedItem(
             time=self._known_time(half.time),
             latency_ms=_latency_ms(request, response),
@@ -253,8 +253,7 @@ class EventPairs:
                 metadata=metadata,
                 request_id=half.id,
                 key=("event", half.namespace, half.component, half.endpoint, half.id),
-                protocol=PROTOCOL,
-                facts=facts,
+                standard=standard,
                 team=half.team,
             )
 
@@ -268,7 +267,7 @@ class EventPairs:
             inference = prepare(sent)
         except InvalidRequest as error:
             self.counts.add("events_unread")
-            facts["unread"] = str(error)[:1000]
+            standard["unread"] = str(error)[:1000]
             inference = _prepare_unread(prepare, request, response)
         return service.recorder.store([inference])[0]
 

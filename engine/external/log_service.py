@@ -542,8 +542,7 @@ class LogService:
         metadata: dict[str, Any],
         request_id: str,
         key: Sequence[str] = (),
-        protocol: str = PROTOCOL,
-        facts: Mapping[str, Any] | None = None,
+        standard: Mapping[str, Any] = {"protocol": PROTOCOL},
         team: str | None = None,
     ) -> LoggedInference:
         """Read the images and predictions of an inference, and complete it for the journal.
@@ -556,15 +555,14 @@ class LogService:
             metadata: Checked metadata.
             request_id: Id of the request; empty for a new one.
             key: What the sender knows the inference by; empty for nothing.
-            protocol: How it came.
-            facts: Further standard metadata.
+            standard: Standard metadata that says how it came.
             team: Team that the inference belongs to; None for that of the caller.
         """
         team = current_caller().team if team is None else team
         check_name("request_id", request_id)
         time = self.read_time(item.time)
         images = read_images(sent, limits)
-        standard: dict[str, Any] = {"engine": self._version, "protocol": protocol, **(facts or {})}
+        standard = {"engine": self._version, **standard}
         if item.error:
             standard["error"] = item.error
         if time.sent:

@@ -11,7 +11,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from ssl import SSLContext
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -120,13 +120,8 @@ def client_of_team(url: str, key: str, tls: Callable[[], SSLContext] | None, tea
     )
 
 
-class ImageToAsk(NamedTuple):
-    """An image as a request asks for it."""
-
-    data: bytes
-    name: str
-    """Name of the input."""
-    parameters: dict[str, Any]
+ImageToAsk = tuple[bytes, str, dict[str, Any]]
+"""An image, the name of the input, and the parameters of the request."""
 
 
 class ImageRequests:
@@ -175,13 +170,11 @@ class ImageRequests:
 
     def _ask(self, path: str) -> ImageOutcome:
         try:
-            image = self._prepare(path)
+            image, name, parameters = self._prepare(path)
         except OSError as error:
             return ImageOutcome(path, error=error.strerror or str(error))
         try:
-            result = self._server.infer(
-                self._model, image.data, parameters=image.parameters, input_name=image.name
-            )
+            result = self._server.infer(self._model, image, parameters=parameters, input_name=name)
         except NotFound as error:
             raise StoreError(_text(error)) from error
         except _NO_ANSWER:
@@ -300,7 +293,7 @@ class _BulkRun:
         name = path.encode(errors="replace")[-MAX_NAME_BYTES // 2 :].decode(errors="ignore")
         text = json.dumps(parameters.metadata | own)
         request = {**parameters.parameters, "metadata": text}
-        return ImageToAsk(self._source.read(path), name, request)
+        return self._source.read(path), name, request
 
 
 def model_text(name: str, version: str | None) -> str:

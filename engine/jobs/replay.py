@@ -232,7 +232,7 @@ class _ReplayRun:
         parameters |= self._parameters.parameters
         metadata = bytes(original.metadata).decode()
         own = {"metadata": metadata, REPLAY_OF: inference_id}
-        return ImageToAsk(image, original.input.name or "image", parameters | own)
+        return image, original.input.name or "image", parameters | own
 
     def _count(self, outcome: ImageOutcome) -> None:
         if outcome.error == _GONE:

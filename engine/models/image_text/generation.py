@@ -491,12 +491,8 @@ def _empty_cache(info: TensorInfo, rows: int) -> npt.NDArray[Any]:
     return np.zeros((rows, shape[1], 0, shape[3]), NUMPY_TYPES[info.datatype])
 
 
-class TokenizedPrompt(msgspec.Struct, frozen=True, eq=False):
-    """One prompt as the decoder reads it."""
-
-    tokens: list[int]
-    sequence: npt.NDArray[Any]
-    """Token ids (length,), or embeddings (length, width)."""
+ReadPrompt = tuple[list[int], npt.NDArray[Any]]
+"""The tokens of a prompt; and what the decoder reads: token ids (length,), or embeddings (length, width)."""
 
 
 class CrossAttentionReader:
@@ -510,13 +506,13 @@ class CrossAttentionReader:
         self._template = files.prompt_template(("prompt",), "{prompt}")
         self._start = files.decoder_start_token()
 
-    def read(self, prompt: str, features: npt.NDArray[Any]) -> TokenizedPrompt:  # noqa: ARG002 - the decoder attends to them
+    def read(self, prompt: str, features: npt.NDArray[Any]) -> ReadPrompt:  # noqa: ARG002 - the decoder attends to them
         """Turn a prompt into the tokens with which the decoder begins."""
         text = self._template.replace("{prompt}", prompt)
         tokens = self._files.encode(text, add_special_tokens=False)
         if tokens[:1] != [self._start]:
             tokens = [self._start, *tokens]
-        return TokenizedPrompt(tokens, np.array(tokens, np.int64))
+        return tokens, np.array(tokens, np.int64)
 
 
 class ImageTokenReader:
@@ -552,22 +548,21 @@ class ImageTokenReader:
                 f"[text] prompt_template, got {template!r:.200}"
             )
 
-    def read(self, prompt: str, features: npt.NDArray[Any]) -> TokenizedPrompt:
+    def read(self, prompt: str, features: npt.NDArray[Any]) -> ReadPrompt:
         """Turn a prompt into embeddings that include the image features."""
         tokens = self._tokens(prompt)
         embeddings = self._embed(np.array([tokens], np.int64))[0]
         image = features[0].astype(embeddings.dtype, copy=False)
         if self._image_token is None:
-            return TokenizedPrompt(tokens, np.concatenate([image, embeddings]))
+            return tokens, np.concatenate([image, embeddings])
         if tokens.count(self._image_token) != 1:
             raise ParameterError(
                 f"expected parameters.prompts without the image token, got {prompt!r:.80}"
             )
         position = tokens.index(self._image_token)
         sequence = [*tokens[:position], *[self._image_token] * len(image), *tokens[position + 1 :]]
-        return TokenizedPrompt(
-            sequence, np.concatenate([embeddings[:position], image, embeddings[position + 1 :]])
-        )
+        parts = [embeddings[:position], image, embeddings[position + 1 :]]
+        return sequence, np.concatenate(parts)
 
     def _tokens(self, prompt: str) -> list[int]:
         text = self._template.replace("{prompt}", prompt)
@@ -668,11 +663,10 @@ class TextPackage:
         with_embedding: bool = True,
     ) -> list[tuple[list[Prediction], Vector | None]]:
         """Answer the prompts about each image, which is encoded once; see `ImageGraph.predict`."""
-        answers = []
-        for image, image_options in zip(images, options, strict=True):
-            predictions, features = self._answer(image, image_options)
-            answers.append((predictions, self._vector(features) if with_embedding else None))
-        return answers
+        return [
+            self._answer(image, image_options, with_embedding=with_embedding)
+            for image, image_options in zip(images, options, strict=True)
+        ]
 
     def decode(self, data: bytes, max_pixels: int, budget: Budget | None = None) -> Image:
         """Decode an image file as the encoder takes it; see `decode_image`."""
@@ -703,13 +697,13 @@ class TextPackage:
         """
         if len(options.prompts) != 1:
             raise ParameterError(f"expected one prompt, got {len(options.prompts)}")
-        features, (read,), limits = self._read(image, options)
-        decoding = DecodingState(self._reader.decoder, [read.sequence], features)
+        features, ((prompt, sequence),), limits = self._read(image, options)
+        decoding = DecodingState(self._reader.decoder, [sequence], features)
         text = IncrementalDetokenizer(self._files)
         tokens: list[int] = []
         search = options.search
         for (tokens,) in generate_stepwise(
-            [read.tokens], decoding.logits, decoding.step, config=search, limits=limits
+            [prompt], decoding.logits, decoding.step, config=search, limits=limits
         ):
             piece = text.append(tokens) if search.num_beams == 1 else ""
             if piece:
@@ -718,7 +712,7 @@ class TextPackage:
 
     def _read(
         self, image: Image, options: ImageTextOptions
-    ) -> tuple[npt.NDArray[Any], list[TokenizedPrompt], list[int]]:
+    ) -> tuple[npt.NDArray[Any], list[ReadPrompt], list[int]]:
         """Encode an image and read its prompts.
 
         Returns:
@@ -726,11 +720,11 @@ class TextPackage:
         """
         features = self._encode(image)
         context = self._files.context_length
-        prompts: list[TokenizedPrompt] = []
+        prompts: list[ReadPrompt] = []
         limits: list[int] = []
         for index, prompt in enumerate(options.prompts):
             prompts.append(self._reader.read(prompt, features))
-            length = len(prompts[-1].sequence)
+            length = len(prompts[-1][1])
             limits.append(options.search.limit(length))
             if context is None:
                 continue
@@ -752,28 +746,26 @@ class TextPackage:
         return pool_vectors(features, 1)[0] if self.embedding.tensor is not None else None
 
     def _answer(
-        self, image: Image, options: ImageTextOptions
-    ) -> tuple[list[Prediction], npt.NDArray[Any]]:
-        """Return the answers to the prompts about an image, and its features."""
+        self, image: Image, options: ImageTextOptions, *, with_embedding: bool
+    ) -> tuple[list[Prediction], Vector | None]:
+        """Return the answers to the prompts about an image, and its embedding."""
         features, prompts, limits = self._read(image, options)
-        answers: dict[int, str] = {}
+        predictions: dict[int, Prediction] = {}
         groups: dict[int, list[int]] = {}  # prompts of one length, unless the decoder can pad
-        for index, item in enumerate(prompts):
-            length = 0 if self._reader.decoder.can_pad else len(item.sequence)
+        for index, (_, sequence) in enumerate(prompts):
+            length = 0 if self._reader.decoder.can_pad else len(sequence)
             groups.setdefault(length, []).append(index)
         for group in groups.values():
-            sequences = [prompts[index].sequence for index in group]
-            tokens = [prompts[index].tokens for index in group]
+            tokens, sequences = zip(*(prompts[index] for index in group), strict=True)
             max_new_tokens = [limits[index] for index in group]
             decoding = DecodingState(self._reader.decoder, sequences, features)
             generated = generate(
                 tokens, decoding.logits, decoding.step, config=options.search, limits=max_new_tokens
             )
-            answers |= zip(group, map(self._files.decode, generated), strict=True)
-        predictions = [
-            Answer(prompt, answers[index]) for index, prompt in enumerate(options.prompts)
-        ]
-        return list(predictions), features
+            for index, answer in zip(group, map(self._files.decode, generated), strict=True):
+                predictions[index] = Answer(options.prompts[index], answer)
+        vector = self._vector(features) if with_embedding else None
+        return [predictions[index] for index in sorted(predictions)], vector
 
     def warm_up(self) -> Vector | None:
         """Answer a prompt about a gray image, as `ImageGraph.warm_up` does."""

@@ -149,7 +149,7 @@ async def test_a_key_is_needed_and_counts_each_request_once(tmp_path, limits):
         allowed = {"authorization": f"Bearer {secret}"}
         for _ in range(2 * SAMPLES):
             assert (await with_task(application, scope_of(**allowed), JSON))[0] == 200
-        ((_, _, cells),) = application._keys.key_uses()
+        ((_, _, cells),) = application._keys.quotas.uses()
         assert cells[quotas.REQUESTS] == 2 * SAMPLES
         assert cells[IN_FLIGHT] == 0
 
@@ -178,5 +178,5 @@ async def test_who_has_a_small_answer_may_ask_again_at_once(tmp_path, rows, seco
         await application.asgi(scope, asyncio.Event().wait, send)
         assert statuses == [200, second]
         assert (await with_task(application, scope_of(**allowed), JSON))[0] == 200
-        ((_, _, cells),) = application._keys.key_uses()
+        ((_, _, cells),) = application._keys.quotas.uses()
         assert cells[IN_FLIGHT] == 0

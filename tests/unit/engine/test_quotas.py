@@ -243,7 +243,7 @@ class Ring:
     """The keys that a test used."""
 
     def __init__(self, quotas: KeyQuotas) -> None:
-        self.key_uses = quotas.uses
+        self.quotas = quotas
 
     def ending_keys(self, before_ms: float) -> list[AccessKey]:
         return []

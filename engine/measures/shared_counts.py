@@ -212,7 +212,6 @@ class ServerNumbers:
         self._queues = queues
         self._lock = threading.Lock()
         """Lock of what is published: two at once could write an older number last."""
-        self._rows: dict[tuple[str, ...], CountRow] = {}
         self._published: dict[tuple[str, ...], int] = {}
         """What this process has counted, as of the last time."""
         self._closing = threading.Event()
@@ -265,10 +264,7 @@ class ServerNumbers:
         self._published[name] = value
 
     def _row(self, name: tuple[str, ...]) -> CountRow:
-        row = self._rows.get(name)
-        if row is None:
-            row = self._rows[name] = self._counts.row(name, (name[0], OTHER, *name[2:]))
-        return row
+        return self._counts.row(name, (name[0], OTHER, *name[2:]))
 
 
 class RequestCounts:

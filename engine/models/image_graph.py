@@ -208,9 +208,7 @@ class ImageGraph:
         return [
             next(predicted)
             if option.tiling is None
-            else self._predict_tiles(
-                image, option.task, option.tiling, with_embedding=with_embedding
-            )
+            else self._predict_tiles(image, option, option.tiling, with_embedding=with_embedding)
             for image, option in zip(images, options, strict=True)
         ]
 
@@ -244,13 +242,12 @@ class ImageGraph:
         return self._rows([self._task.preprocess(image)], with_embedding=False)[0][0]
 
     def _predict_tiles(
-        self, image: Image, options: Any, tiling: Tiling, *, with_embedding: bool
+        self, image: Image, options: ImageOptions, tiling: Tiling, *, with_embedding: bool
     ) -> tuple[list[Prediction], Vector | None]:
         """Predict what an image shows tile by tile, and merge predictions over the borders."""
         task = self._tiled_task
         assert task is not None, "read_options refuses tiling for other tasks"
-        count = count_tiles(image.width, image.height, tiling.size, tiling.overlap)
-        if count > MAX_TILES:
+        if (count := self.count_tiles(image, options)) > MAX_TILES:
             raise ParameterError(
                 f"expected tiling to cut the image of {image.width} x {image.height} into at most "
                 f"{MAX_TILES} tiles, got {count}: a larger size or less overlap makes fewer"
@@ -261,11 +258,11 @@ class ImageGraph:
         for start in range(0, len(tile_images), size):
             chunk = tile_images[start : start + size]
             record_preparation()
-            items = [(tile, options) for tile in chunk]
+            items = [(tile, options.task) for tile in chunk]
             detected += self._run_and_read(items, task.detect, with_embedding=with_embedding)
         detections = [detections for detections, _ in detected]
-        merged = task.merge(list(zip(image_tiles, detections, strict=True)), tiling, options)
-        predictions = task.to_predictions(merged, image.width, image.height, options)
+        merged = task.merge(list(zip(image_tiles, detections, strict=True)), tiling, options.task)
+        predictions = task.to_predictions(merged, image.width, image.height, options.task)
         return predictions, mean_vector([vector for _, vector in detected])
 
     def _run_and_read(
@@ -461,15 +458,14 @@ class ImageGraph:
             try:
                 _read(self._task, outputs, affine)
             except OutputError as error:
-                if has_rows or any(array.shape[:1] != (1,) for array in outputs.values()):
-                    raise OutputError(f"{error}; {self._reading(outputs, affine)}") from error
                 # batch_axis = false may also stand for a graph that takes one image alone
-                row = {name: array[0] for name, array in outputs.items()}
-                try:
-                    _read(self._task, row, affine)
-                except OutputError:
-                    raise OutputError(f"{error}; {self._reading(outputs, affine)}") from error
-                self._has_rows = True
+                if not has_rows and all(array.shape[:1] == (1,) for array in outputs.values()):
+                    with suppress(OutputError):
+                        row = {name: array[0] for name, array in outputs.items()}
+                        _read(self._task, row, affine)
+                        self._has_rows = True
+                        continue
+                raise OutputError(f"{error}; {self._reading(outputs, affine)}") from error
 
     def _try_together(self, prepared: Sequence[PreparedImage], alone: Sequence[Outputs]) -> None:
         """Let images run one by one if two together fail, or are answered otherwise than alone."""

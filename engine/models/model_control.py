@@ -44,6 +44,15 @@ _MAX_TRIALS, _MAX_TRIALS_OF_KEY = 4, 2
 _log = logging.getLogger("quadriga.models")
 
 
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise the errors of a load as those of a request."""
+    try:
+        yield
+    except LoadError as error:
+        raise InvalidRequest(str(error)) from error
+
+
 class ModelWatch(Protocol):
     """The watch of this worker over an object store or a polled folder that the models come from: an extra has it."""
 
@@ -131,6 +140,7 @@ class ModelControl:
         """Models of clients that are being loaded, by the id of the key."""
         self._trial_ended = threading.Condition()
 
+    @_refusing()
     def load(self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None:
         """Load a model in every worker; see `quadriga.proto.messages.Serving.load_model`."""
         deadline_s = time.monotonic() + self._timeout_s
@@ -139,14 +149,14 @@ class ModelControl:
             self._load_from_source(self._watch, name, dict(config or {}), deadline_s)
             return
         if not files:
-            with self._exclusive(deadline_s), _refusing():
-                override = Override(dict(config or {}))
+            override = Override(dict(config or {}))
+            with self._exclusive(deadline_s):
                 model_name = self._repository.load(name, override, by_client=True)
                 self._publish(model_name, override, deadline_s)
             return
         if self._directory is None:
             raise Unsupported("expected no files, as this server has no folder for them")
-        with self._trial(deadline_s), contextlib.ExitStack() as cleaning, _refusing():
+        with self._trial(deadline_s), contextlib.ExitStack() as cleaning:
             folder = str(write_files(files, self._directory / "models", self._max_file_bytes))
             cleaning.callback(shutil.rmtree, folder, ignore_errors=True)
             override = Override(dict(config or {}), folder)
@@ -188,8 +198,6 @@ class ModelControl:
             watch.look_for_client(self._timeout_s)
             with self._exclusive(deadline_s):
                 self._load_newest(watch, name, Override(config), deadline_s)
-        except LoadError as error:
-            raise InvalidRequest(str(error)) from error
         except OSError as error:
             _log.warning("%s: cannot be loaded: %s", name, error)
             raise ModelNotReady(f"cannot load {name!r}: {reason_of(error)}") from error
@@ -420,15 +428,6 @@ def merge_queue_statistics(
 def reason_of(error: OSError) -> str:
     """Return the reason of an error, for clients."""
     return error.strerror or "the log of the server has the reason"
-
-
-@contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    """Raise the errors of a load as those of a request."""
-    try:
-        yield
-    except LoadError as error:
-        raise InvalidRequest(str(error)) from error
 
 
 def _report_name(worker: int) -> str:

@@ -567,14 +567,12 @@ class ModelRepository:
 
     def _served(self, entry: VersionEntry) -> ServedVersion:
         state, reason = self._state(entry)
+        served = ServedVersion(entry.name, entry.version, state, reason)
         if (model := entry.model) is None:
-            return ServedVersion(entry.name, entry.version, state, reason)
+            return served
         then = model.recognition.written.then
-        return ServedVersion(
-            entry.name,
-            entry.version,
-            state,
-            reason,
+        return msgspec.structs.replace(
+            served,
             sha256=model.reference.sha256,
             task=model.recognition.task,
             labels=model.labels,

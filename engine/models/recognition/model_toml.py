@@ -146,12 +146,6 @@ _USES: dict[str, tuple[str, ...]] = {
 """Tasks and decoders that read a key; every task on images reads the keys that are not listed."""
 
 
-def written_keys(written: ModelToml) -> list[str]:
-    """Return the keys that say how a graph is read, those of a table behind its name, such as `output.name`."""
-    keys = [f"{table}.{key}" for table in SPECIFIED for key in getattr(written, table)]
-    return keys + [key for key in ("labels", "features", "tiling", "then") if getattr(written, key)]
-
-
 def check_use(written: ModelToml, task: str, decoder: str) -> None:
     """Refuse keys of model.toml that neither the task nor the decoder reads.
 
@@ -166,7 +160,9 @@ def check_use(written: ModelToml, task: str, decoder: str) -> None:
     own_keys = ["output.nms"] if ":" in decoder else []
     if own_keys and short == "segmentation":
         own_keys += ["output.activation", "output.label_offset"]
-    for key in written_keys(written):
+    keys = [f"{table}.{key}" for table in SPECIFIED for key in getattr(written, table)]
+    keys += [key for key in ("labels", "features", "tiling", "then") if getattr(written, key)]
+    for key in keys:
         readers = _USES.get(key, _IMAGE_TASKS)
         if not {short, decoder} & {*readers} and key not in own_keys:
             description = f" with decoder {decoder}" if decoder else ""

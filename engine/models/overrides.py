@@ -108,6 +108,7 @@ def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolic
         max_batch = values.pop("max_batch_size") or 1
         values["runtime"] = {**values.get("runtime", {}), "max_batch": max_batch}
     _refuse_references(values)
+    _refuse_other_model(values.get("monitor"))
     if isinstance(values.get("labels"), str):
         check_path(values["labels"])
     return values, policy
@@ -149,17 +150,21 @@ def check_config(config: Mapping[str, Any], info: ModelInfo) -> None:
                 )
 
 
+def _refuse_other_model(monitor: Any) -> None:
+    """Refuse the embedding of another model, which whoever loads this one may have no right to use."""
+    embedding = monitor.get("embedding") if isinstance(monitor, Mapping) else None
+    if isinstance(embedding, str) and embedding.startswith(OTHER_MODEL_PREFIX):
+        raise LoadError(
+            "config: expected monitor.embedding to be a tensor of the graph or 'none', got "
+            f"{quoted(embedding, 60)}: that of another model stands in model.toml"
+        )
+
+
 def _refuse_references(value: Any, key: str = "") -> None:
     """Refuse texts in the form module:attribute, so that a client names no code to import.
 
     Every key is checked but those of `_FREE_TEXTS`, so that a new key is, too.
     """
-    if key == "monitor.embedding" and str(value).startswith(OTHER_MODEL_PREFIX):
-        # whoever loads this model may have no right to use that one
-        raise LoadError(
-            "config: expected monitor.embedding to be a tensor of the graph or 'none', got "
-            f"{quoted(value, 60)}: that of another model stands in model.toml"
-        )
     if key in _FREE_TEXTS:
         return
     if key == "runtime.providers" and isinstance(value, Mapping):

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import rich_click as click
-from rich.table import Column, Table
-from rich.text import Text
 
 from quadriga.engine.commands.options import option
-from quadriga.engine.commands.output import make_console, short_time
+from quadriga.engine.commands.output import make_console, make_table, short_time
 from quadriga.engine.commands.store_options import config_option, load_settings
 from quadriga.engine.config.settings import Settings
 from quadriga.store.records.errors import StoreError
@@ -74,35 +72,24 @@ def _audit_directory(data: str | None) -> Path:
     return settings.audit_directory
 
 
-def _table(entries: list[Any]) -> Table:
+def _table(entries: list[Any]) -> Any:
     """Return the table of lines; it says who wrote each where several machines did, as after a move of the folder."""
-    columns = (
-        Column(name, overflow="fold") for name in ("who", "from", "action", "status", "about")
-    )
-    table = Table(Column("time", no_wrap=True, min_width=19), *columns)
-    is_of_several = len({entry.host for entry in entries}) > 1
-    if is_of_several:
-        table.add_column("written on", overflow="fold")
-    for entry in entries:
-        texts = [*_cells(entry), *([entry.host] if is_of_several else [])]
-        table.add_row(*(Text(_printable(text)) for text in texts))
-    return table
+    columns = ["time", "who", "from", "action", "status", "about"]
+    if len({entry.host for entry in entries}) > 1:
+        columns.append("written on")
+    rows = (map(_printable, _cells(entry)[: len(columns)]) for entry in entries)
+    return make_table(columns, rows, whole=["time"], widths={"time": 19})
 
 
-def _cells(entry: Any) -> Iterator[str]:
-    """Yield the texts of a line of the table."""
-    who = f"{entry.name} {entry.key_id}".strip()
+def _cells(entry: Any) -> list[str]:
     about = [entry.target] if entry.target else []
     about += [f"{entry.number} changed"] if entry.number is not None else []
     about += [f"{entry.times} times since {entry.since}"] if entry.times > 1 else []
-    yield from (
-        short_time(entry.time),
-        who,
-        entry.address,
-        entry.action,
-        str(entry.status),
-        ", ".join(about),
-    )
+    who = f"{entry.name} {entry.key_id}".strip()
+    return [
+        short_time(entry.time), who, entry.address, entry.action, str(entry.status),
+        ", ".join(about), entry.host,
+    ]  # fmt: skip
 
 
 def _printable(text: str) -> str:

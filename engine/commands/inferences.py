@@ -7,12 +7,9 @@ from typing import Any
 
 import msgspec
 import rich_click as click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from quadriga.engine.commands.options import DATASET_FORMATS, PATH, option, parse_filter
-from quadriga.engine.commands.output import echo_json, print_progress, print_warnings
+from quadriga.engine.commands.output import echo_json, make_table, print_progress, print_warnings
 from quadriga.engine.commands.store_options import (
     SEARCH_TIMEOUT_S,
     open_store,
@@ -35,6 +32,8 @@ def query(filter_text: str, as_json: bool, limit: int, order: Any, **store: Any)
 
     For example '{"meta.altitude": {"ge": 100}, "label": "circle"}' or 'meta.altitude=ge:100 & label=circle'.
     """
+    from rich.console import Console
+
     from quadriga.store.query.request import QueryRequest
 
     settings = store_settings(**store, reads_images=False, must_exist=True)
@@ -46,17 +45,9 @@ def query(filter_text: str, as_json: bool, limit: int, order: Any, **store: Any)
         for record in page.inferences:
             click.echo(msgspec.json.encode(record))
         return
-    table = Table(show_lines=True)
-    table.add_column("inference", no_wrap=True, overflow="fold")
-    for name in ("predictions", "metadata"):
-        table.add_column(name, overflow="fold")
-    for record in page.inferences:
-        predictions = json.loads(bytes(record.predictions))
-        shown = ", ".join(filter(None, map(_prediction_text, predictions[:4])))
-        more = f" and {len(predictions) - 4} more" if len(predictions) > 4 else ""
-        name = f"{record.id}\n{record.created_at}\n{record.model.name}\n{record.input.name}"
-        cells = (name, shown + more, bytes(record.metadata).decode())
-        table.add_row(*map(Text, cells))  # what stands in brackets is no markup
+    columns = ("inference", "predictions", "metadata")
+    rows = map(_cells, page.inferences)
+    table = make_table(columns, rows, whole=columns[:1], show_lines=True)
     console = Console()
     console.print(table)
     more = "" if page.count_is_exact else " or more"
@@ -67,6 +58,14 @@ def query(filter_text: str, as_json: bool, limit: int, order: Any, **store: Any)
         console.print(
             "The search stopped before it had read everything: narrow it, for example by a time."
         )
+
+
+def _cells(record: Any) -> tuple[str, str, str]:
+    predictions = json.loads(bytes(record.predictions))
+    shown = ", ".join(filter(None, map(_prediction_text, predictions[:4])))
+    more = f" and {len(predictions) - 4} more" if len(predictions) > 4 else ""
+    name = f"{record.id}\n{record.created_at}\n{record.model.name}\n{record.input.name}"
+    return name, shown + more, bytes(record.metadata).decode()
 
 
 def _prediction_text(prediction: dict[str, Any]) -> str:

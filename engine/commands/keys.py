@@ -2,19 +2,17 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import Any, get_args
 
 import rich_click as click
-from rich.table import Column, Table
 
 from quadriga.engine.commands.audit import audited
 from quadriga.engine.commands.options import json_option, option
-from quadriga.engine.commands.output import make_console
+from quadriga.engine.commands.output import make_console, make_table
 from quadriga.engine.commands.store_options import store_options, store_settings
-from quadriga.engine.config.settings import Settings
 from quadriga.proto.access import Role
 from quadriga.store.keys.key_limits import NO_LIMITS, limits_text, parse_limits
 from quadriga.store.keys.key_texts import AccessKey, rights_text
@@ -23,11 +21,38 @@ from quadriga.store.records.redaction import without_secrets
 
 _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 _MAX_DAYS = 36500
+
+
+def _limits(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> str:
+    """Return the limits of a key as they are stored.
+
+    Raises:
+        click.UsageError: One cannot be understood.
+    """
+    if NO_LIMITS in texts:
+        if len(texts) > 1:
+            raise click.UsageError("expected --limit none alone, got further limits")
+        return NO_LIMITS
+    try:
+        return limits_text(parse_limits(texts))
+    except ValueError as error:
+        raise click.UsageError(f"--limit: {error}") from error
+
+
+def _patterns(_: click.Context, __: click.Parameter, models: tuple[str, ...]) -> tuple[str, ...]:
+    """Check the patterns of --models, which are stored with commas between them."""
+    for pattern in models:
+        if not pattern or "," in pattern:
+            raise click.UsageError(f"expected --models to be a pattern, got {pattern!r}")
+    return models
+
+
 _limit_option = option(
-    "--limit",
+    "--limit limits",
     "What the key may use, such as requests=100/second, concurrency=8 or jobs=4; none for no limits, also where the server"
     " has a default; may be repeated.",
     multiple=True,
+    callback=_limits,
 )  # fmt: skip
 
 
@@ -54,88 +79,62 @@ def keys_command() -> None:
 
 
 @keys_command.command()
-@option("--role", "What the key is for; may be repeated.", multiple=True, required=True,
+@option("--role roles", "What the key is for; may be repeated.", multiple=True, required=True,
         type=click.Choice(get_args(Role)))  # fmt: skip
 @option("--name", "What people call it.", default="")
 @option("--team", "Team that it belongs to: it sees the team's records alone, and makes records of the team.",
         default="")  # fmt: skip
 @option("--models", "Pattern of the models that it is for, such as 'shapes-*'; may be repeated.",
-        multiple=True)  # fmt: skip
+        multiple=True, callback=_patterns)  # fmt: skip
 @option(
-    "--expires", "When it ends, such as 90d or 12h from now. [default: never]", type=_Duration()
+    "--expires expires_in_ms",
+    "When it ends, such as 90d or 12h from now. [default: never]",
+    type=_Duration(),
 )
 @_limit_option
 @json_option
 @store_options
-def create(**options: Any) -> None:
+def create(data: str | None, database: str | None, *, as_json: bool, **rights: Any) -> None:
     """Make a key and print it. It is shown this once: the database has only a hash of it."""
     from quadriga.store.keys.access_keys import create_key
 
-    models = options["models"]
-    for pattern in models:
-        if not pattern or "," in pattern:
-            raise click.UsageError(f"expected --models to be a pattern, got {pattern!r}")
-    limits = _limits(options["limit"])
-    with _changing(options, "keys create", is_first=True) as (engine, note):
-        key, text = create_key(
-            engine,
-            name=options["name"],
-            roles=options["role"],
-            models=models,
-            team=options["team"],
-            expires_in_ms=options["expires"],
-            limits=limits,
-        )
+    with _changing("keys create", data, database, is_first=True) as (engine, note):
+        key, text = create_key(engine, **rights)
         note(rights_text(key))
-    _print_new(key, text, as_json=options["as_json"])
+    _print_new(key, text, as_json=as_json)
 
 
 @keys_command.command("list")
 @json_option
 @store_options
-def list_keys(**options: Any) -> None:
+def list_keys(*, as_json: bool, **store: Any) -> None:
     """List all keys with their roles, end and last use; never their secrets."""
     from quadriga.store.database.database import ReaderPool
     from quadriga.store.keys.access_keys import read_keys
 
-    url = _settings(options, must_exist=True).database_url
+    url = store_settings(**store, reads_images=False, must_exist=True).database_url
     _check_tables(url)
     with closing(ReaderPool(url, connections=1)) as pool:  # noqa: SIM117 - it may not answer
         with pool.snapshot() as connection:
             keys = read_keys(connection)
-    if options["as_json"]:
+    if as_json:
         click.echo(json.dumps([_public(key) for key in keys], indent=1))
         return
-    table = Table(
-        Column("id", min_width=12),
-        Column("name", min_width=8, overflow="fold"),
-        *(
-            Column(name, overflow="fold")
-            for name in ("roles", "for", "limits", "state", "last use")
-        ),
-        padding=0,  # so that it fits a terminal of 80 columns
-    )
-    for key in keys:
-        table.add_row(
-            key.id,
-            key.name,
-            ", ".join(key.roles),
-            _subject(key),
-            key.limits.replace(",", ", ") or "default",
-            _state(key),
-            _day(key.used_ms),
-        )
+    columns = ("id", "name", "roles", "for", "limits", "state", "last use")
+    widths = {"id": 12, "name": 8}
+    # Without padding it fits a terminal of 80 columns.
+    table = make_table(columns, map(_cells, keys), widths=widths, padding=0)
     make_console().print(table if keys else "no keys")
 
 
 @keys_command.command()
 @click.argument("key_id", metavar="ID")
 @store_options
-def revoke(key_id: str, **options: Any) -> None:
+def revoke(key_id: str, **store: Any) -> None:
     """Revoke the key ID: requests with it are refused within a few seconds."""
     from quadriga.store.keys.access_keys import revoke_key
 
-    with _changing(options, "keys revoke") as (engine, note):
+    with _changing("keys revoke", **store) as (engine, note):
         revoke_key(engine, key_id)
         note(key_id)
     click.echo(f"revoked {key_id}")
@@ -145,15 +144,14 @@ def revoke(key_id: str, **options: Any) -> None:
 @click.argument("key_id", metavar="ID")
 @_limit_option
 @store_options
-def limit_command(key_id: str, **options: Any) -> None:
+def limit_command(key_id: str, limits: str, **store: Any) -> None:
     """Replace the limits of the key ID by those of --limit; without --limit the server's default counts again.
 
     A change counts within a few seconds.
     """
     from quadriga.store.keys.access_keys import limit_key
 
-    limits = _limits(options["limit"])
-    with _changing(options, "keys limit") as (engine, note):
+    with _changing("keys limit", **store) as (engine, note):
         limit_key(engine, key_id, limits)
         note(key_id)
     click.echo(f"limits of {key_id}: {limits.replace(',', ', ') or 'default'}")
@@ -166,46 +164,33 @@ def limit_command(key_id: str, **options: Any) -> None:
 )
 @json_option
 @store_options
-def rotate(key_id: str, **options: Any) -> None:
+def rotate(key_id: str, overlap: int, *, as_json: bool, **store: Any) -> None:
     """Make a key with the rights, limits and end of the key ID, and print it; the present one ends after --overlap."""
     from quadriga.store.keys.access_keys import rotate_key
 
-    with _changing(options, "keys rotate") as (engine, note):
-        key, text = rotate_key(engine, key_id, options["overlap"])
+    with _changing("keys rotate", **store) as (engine, note):
+        key, text = rotate_key(engine, key_id, overlap)
         note(f"{key_id} to {rights_text(key)}")
-    _print_new(key, text, as_json=options["as_json"])
-
-
-def _limits(texts: Sequence[str]) -> str:
-    """Return the limits of a key as they are stored.
-
-    Raises:
-        click.UsageError: One cannot be understood.
-    """
-    if NO_LIMITS in texts:
-        if len(texts) > 1:
-            raise click.UsageError("expected --limit none alone, got further limits")
-        return NO_LIMITS
-    try:
-        return limits_text(parse_limits(texts))
-    except ValueError as error:
-        raise click.UsageError(f"--limit: {error}") from error
+    _print_new(key, text, as_json=as_json)
 
 
 @contextmanager
 def _changing(
-    options: dict[str, Any], action: str, *, is_first: bool = False
+    action: str, data: str | None, database: str | None, *, is_first: bool = False
 ) -> Iterator[tuple[Any, Callable[[str], None]]]:
     """Open the database for writing, and the audit log of the data folder; yield the engine, and what notes the change.
 
     Args:
-        options: Values of the options.
         action: Action of the line of the audit log.
+        data: The option --data.
+        database: The option --database.
         is_first: Whether to make the store if there is none.
     """
     from quadriga.store.database.database import make_tables, writer_engine
 
-    settings = _settings(options, is_written=True, must_exist=not is_first)
+    settings = store_settings(
+        data, database, is_written=True, reads_images=False, must_exist=not is_first
+    )
     url = settings.database_url
     if is_first:
         make_tables(url)
@@ -229,10 +214,6 @@ def _check_tables(url: str) -> None:
             "or make its tables by quadriga migrate"
         )
     make_tables(url)  # checks their revision, as they are there
-
-
-def _settings(options: dict[str, Any], **conditions: bool) -> Settings:
-    return store_settings(options["data"], options["database"], reads_images=False, **conditions)
 
 
 def _print_new(key: AccessKey, text: str, *, as_json: bool) -> None:
@@ -260,10 +241,13 @@ def _public(key: AccessKey) -> dict[str, Any]:
     }
 
 
-def _subject(key: AccessKey) -> str:
-    """Return what a key is for: its team, if it has one, and its models."""
+def _cells(key: AccessKey) -> tuple[str, ...]:
     models = ", ".join(key.models) or "all"
-    return f"{key.team}: {models}" if key.team else models
+    subject = f"{key.team}: {models}" if key.team else models
+    limits = key.limits.replace(",", ", ") or "default"
+    return (
+        key.id, key.name, ", ".join(key.roles), subject, limits, _state(key), _day(key.used_ms),
+    )  # fmt: skip
 
 
 def _state(key: AccessKey) -> str:

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NoReturn
 
@@ -94,25 +94,50 @@ def print_text(text: str) -> None:
     Console().print(Text(text), soft_wrap=True)
 
 
-def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[str] = ()
-) -> None:
-    """Print a table of texts without frame; its first column is never broken into lines, and `numbers` stand on the right."""
-    from rich import box
+def make_table(
+    columns: Sequence[str],
+    rows: Iterable[Iterable[str]],
+    numbers: Sequence[str] = (),
+    *,
+    whole: Sequence[str] = (),
+    widths: Mapping[str, int] = {},
+    **style: Any,
+) -> Any:
+    """Return a table of texts, in which nothing is markup.
+
+    Args:
+        columns: Names of the columns.
+        rows: Texts of each row.
+        numbers: Columns that stand on the right.
+        whole: Columns whose texts are never broken into lines.
+        widths: Least letters of columns; others shrink to one.
+        style: Further arguments of `rich.table.Table`.
+    """
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table = Table(**style)
     for column in columns:
         table.add_column(
             Text(column),
             overflow="fold",
             justify="right" if column in numbers else "left",
-            no_wrap=column == columns[0],
+            no_wrap=column in whole,
+            min_width=widths.get(column),
         )
     for row in rows:
         table.add_row(*map(Text, row))
-    make_console().print(table)
+    return table
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[str] = ()
+) -> None:
+    """Print a table of texts without frame; its first column is never broken into lines, and `numbers` stand on the right."""
+    from rich import box
+
+    style: dict[str, Any] = {"box": box.SIMPLE, "padding": (0, 1, 0, 0)}
+    make_console().print(make_table(columns, rows, numbers, whole=columns[:1], **style))
 
 
 def short_time(moment: str | None) -> str:

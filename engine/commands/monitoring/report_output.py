@@ -1,6 +1,6 @@
 """Reports as tables on the terminal, JSON and pages."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any
@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from quadriga.engine.commands.output import (
     ReportAndPage,
     echo_json,
+    make_table,
     print_progress,
     print_warnings,
     to_json,
@@ -22,11 +22,10 @@ from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.checks import Check, render_junit, render_markdown
 from quadriga.monitor.report.schema import (
     TIME_SLICES,
-    Comparison,
     Metric,
     Report,
+    ReportedModel,
     Signal,
-    Slice,
     sorted_by_effect,
 )
 from quadriga.quoting import one_line
@@ -132,7 +131,7 @@ def image_from_folder(folder: Path | None) -> Callable[[str], bytes | None]:
     return read
 
 
-def render_drift(report: Report) -> Iterator[Table | Text]:
+def render_drift(report: Report) -> Iterator[Any]:
     """Yield the verdict, the table of signals, and notes on what was excluded."""
     yield Text(drift_texts.verdict(report))
     if report.status == "drift" or drift_texts.undecided_signals(report):
@@ -140,67 +139,68 @@ def render_drift(report: Report) -> Iterator[Table | Text]:
     signals = sorted_by_effect(report.signals)
     if signals:
         yield _signal_table(signals)
+    yield from map(Text, _signal_notes(report, signals))
+    yield from map(Text, _window_notes(report))
+
+
+def _signal_notes(report: Report, signals: list[Signal]) -> Iterator[str]:
     for signal in signals:
         if signal.new_labels:
             named = ", ".join(map(one_line, signal.new_labels[:_MAX_LABELS]))
             hidden_count = len(signal.new_labels) - _MAX_LABELS
             remaining = f" and {hidden_count:,} more" if hidden_count > 0 else ""
-            yield Text(f"New labels of {one_line(signal.name)}: {named}{remaining}")
+            yield f"New labels of {one_line(signal.name)}: {named}{remaining}"
+    for signal in signals:
+        if began := drift_texts.began_text(drift_texts.readable_signal(signal, report)):
+            yield f"Began, {one_line(signal.name)}: {began}"
     reasons: dict[str, list[str]] = {}
     for signal in signals:
         if signal.status == "insufficient" and signal.reason:
             reasons.setdefault(signal.reason, []).append(one_line(signal.name))
-    for signal in signals:
-        if began := drift_texts.began_text(drift_texts.readable_signal(signal, report)):
-            yield Text(f"Began, {one_line(signal.name)}: {began}")
     for reason, names in reasons.items():
-        yield Text(f"Insufficient, {', '.join(names)}: {reason}")
+        yield f"Insufficient, {', '.join(names)}: {reason}"
     for name, reason in report.parameters.get("left_out", {}).items():
-        yield Text(f"Left out, {one_line(name)}: {one_line(reason, 200)}")
+        yield f"Left out, {one_line(name)}: {one_line(reason, 200)}"
+
+
+def _window_notes(report: Report) -> Iterator[str]:
     for count, reason in metric_texts.excluded_text(report.data.excluded):
-        yield Text(f"Left out: {count} {reason}")
-    yield from map(Text, _moved_texts(report.slices))
-    yield from map(Text, _estimate_texts(report))
-    yield Text(_rows_text(report))
+        yield f"Left out: {count} {reason}"
+    moved = drift_texts.moved_signals(report.slices)
+    for at in moved[:_MAX_MOVED]:
+        text = f"Moved: {at.signal}, where {at.by} is {at.value} (n = {at.n})"
+        yield f"{text}: {at.effect}, elsewhere {at.other}"
+    if len(moved) > _MAX_MOVED:
+        yield f"Moved: {len(moved) - _MAX_MOVED:,} more, with smaller effects"
+    estimates = drift_texts.estimated_metrics(report.metrics)
+    for metric in estimates:
+        value = metric_texts.format_number(metric.value) + _interval(metric)
+        yield f"{metric.type}, {drift_texts.method_name(metric)}: {value}"
+    yield from drift_texts.validity_notes(estimates)
+    yield _rows_text(report)
 
 
-def _signal_table(signals: list[Signal]) -> Table:
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for column in ("signal", "status", "test"):
-        table.add_column(column, overflow="fold", min_width=12 if column == "status" else None)
-    for column in ("p", "effect (min)", "n", "n_eff"):
-        table.add_column(column, overflow="fold", justify="right")
-    for signal in signals:
-        texts = (
+def _interval(metric: Metric) -> str:
+    return "" if metric.ci95 is None else f" ({metric_texts.format_interval(metric)})"
+
+
+def _signal_table(signals: list[Signal]) -> Any:
+    numbers = ("p", "effect (min)", "n", "n_eff")
+    rows = (
+        (
             one_line(signal.name),
             drift_texts.status_text(signal),
             signal.test.replace("_", "-"),
-        )
-        numbers = (
             metric_texts.format_brief(signal.p_adjusted),
             drift_texts.format_effect(signal.effect),
+            drift_texts.format_sides(signal.n),
+            drift_texts.format_sides(signal.n_eff),
         )
-        table.add_row(
-            *map(Text, (*texts, *numbers, *map(drift_texts.format_sides, (signal.n, signal.n_eff))))
-        )
-    return table
-
-
-def _moved_texts(slices: list[Slice]) -> Iterator[str]:
-    moved = drift_texts.moved_signals(slices)
-    for signal in moved[:_MAX_MOVED]:
-        text = f"Moved: {signal.signal}, where {signal.by} is {signal.value} (n = {signal.n})"
-        yield f"{text}: {signal.effect}, elsewhere {signal.other}"
-    if len(moved) > _MAX_MOVED:
-        yield f"Moved: {len(moved) - _MAX_MOVED:,} more, with smaller effects"
-
-
-def _estimate_texts(report: Report) -> Iterator[str]:
-    estimates = drift_texts.estimated_metrics(report.metrics)
-    for metric in estimates:
-        interval = "" if metric.ci95 is None else f" ({metric_texts.format_interval(metric)})"
-        yield f"{metric.type}, {drift_texts.method_name(metric)}: {metric_texts.format_number(metric.value)}{interval}"
-    yield from drift_texts.validity_notes(estimates)
+        for signal in signals
+    )
+    style: dict[str, Any] = {"box": box.SIMPLE, "padding": (0, 1, 0, 0)}
+    columns = ("signal", "status", "test", *numbers)
+    return make_table(columns, rows, numbers, widths={"status": 12}, **style)
 
 
 def _rows_text(report: Report) -> str:
@@ -215,7 +215,7 @@ def _rows_text(report: Report) -> str:
     return ", ".join(texts)
 
 
-def render_evaluation(report: Report) -> Iterator[Table | Text]:
+def render_evaluation(report: Report) -> Iterator[Any]:
     """Yield what the numbers show, the headlines, the counts, the warnings, and a table for each key that it is sliced by."""
     warnings = [Text(one_line(warning, 400)) for warning in report.warnings]
     if not report.data.current.n:  # there are no numbers, and they say why
@@ -232,50 +232,30 @@ def render_evaluation(report: Report) -> Iterator[Table | Text]:
     yield from _slice_tables(report)
 
 
-def _number_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    """Return a table whose first column, without a name, labels its rows."""
-    table = Table(title=Text(title))
-    table.add_column()
-    for column in columns:
-        table.add_column(Text(column), justify="right")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
-
-
-def _headline_table(report: Report) -> Table:
-    name = f"{report.model.name} {report.model.version}".strip()
+def _headline_table(report: Report) -> Any:
     differences = [
-        {(metric.type, str(metric.parameters)): metric for metric in comparison.differences}
+        {metric_texts.title(metric): metric for metric in comparison.differences}
         for comparison in report.comparisons
     ]
     metrics, rows = metric_texts.table_metrics(report), []
     for title, metric in zip(metric_texts.titles(metrics), metrics, strict=True):
-        key = metric.type, str(metric.parameters)
-        compared = [_difference_text(comparison.get(key)) for comparison in differences]
-        rows.append(
-            [
-                title,
-                metric_texts.format_number(metric.value),
-                metric_texts.format_interval(metric),
-                *compared,
-            ]
-        )
-    columns = "value", "95 %", *map(_compared_name, report.comparisons)
-    return _number_table(name or report.task, columns, rows)
+        cells = [
+            title,
+            metric_texts.format_number(metric.value),
+            metric_texts.format_interval(metric),
+        ]
+        for compared in differences:
+            difference = compared.get(metric_texts.title(metric))
+            interval = "" if difference is None else _interval(difference)
+            cells.append(metric_texts.format_difference(difference) + interval)
+        rows.append(cells)
+    numbers = "value", "95 %", *(_name(comparison.model) for comparison in report.comparisons)
+    name = Text(_name(report.model) or report.task)
+    return make_table(("", *numbers), rows, numbers, title=name)
 
 
-def _difference_text(metric: Metric | None) -> str:
-    """Return by how much the model is above another, as text."""
-    if metric is None or metric.value is None:
-        return metric_texts.UNDEFINED
-    sign = "+" if metric.value > 0 else ""
-    interval = "" if metric.ci95 is None else f" ({metric_texts.format_interval(metric)})"
-    return f"{sign}{metric_texts.format_number(metric.value)}{interval}"
-
-
-def _compared_name(comparison: Comparison) -> str:
-    return f"{comparison.model.name} {comparison.model.version}".strip()
+def _name(model: ReportedModel) -> str:
+    return f"{model.name} {model.version}".strip()
 
 
 def _counts_text(report: Report) -> Text:
@@ -286,13 +266,13 @@ def _counts_text(report: Report) -> Text:
     if report.status == "insufficient":
         counts.append("too few to draw conclusions")
     counts += [
-        f"{comparison.n:,} images in common with {_compared_name(comparison)}"
+        f"{comparison.n:,} images in common with {_name(comparison.model)}"
         for comparison in report.comparisons
     ]
     return Text(", ".join(counts))
 
 
-def _slice_tables(report: Report) -> Iterator[Table]:
+def _slice_tables(report: Report) -> Iterator[Any]:
     """Yield one table for each key that the report is sliced by, with the first headlines."""
     for by in dict.fromkeys(slice_.by for slice_ in report.slices):
         matching = [slice_ for slice_ in report.slices if slice_.by == by]
@@ -306,4 +286,5 @@ def _slice_tables(report: Report) -> Iterator[Table]:
             + [metric_texts.format_number(metric.value) for metric in slice_metrics]
             for slice_, slice_metrics in zip(slices, metrics, strict=True)
         ]
-        yield _number_table(by + shown, ("images", *metric_texts.titles(metrics[0])), rows)
+        numbers = ("images", *metric_texts.titles(metrics[0]))
+        yield make_table(("", *numbers), rows, numbers, title=Text(by + shown))

@@ -25,7 +25,9 @@ import rich_click as click
 from blake3 import blake3
 
 from quadriga.client import Client
-from quadriga.client.errors import InputError, NotFound, ServerBusy, ServerRefused
+from quadriga.client.batches import Batch, BatchProgress, FailedInference, run_in_order
+from quadriga.client.errors import InputError, ServerBusy
+from quadriga.client.results import Result
 from quadriga.client.transport.calls import json_call
 from quadriga.engine.commands.monitoring.report_output import RenderPage, wait_for_report
 from quadriga.engine.commands.options import connect, name_and_version, parse_object
@@ -96,14 +98,6 @@ class DatasetRun(NamedTuple):
         return image.metadata | {key: value for key, value in added.items() if value}
 
 
-class _StoredPrediction(NamedTuple):
-    """A stored prediction of an image."""
-
-    inference_id: str
-    ground_truth: Any
-    """The annotations that are stored; None for none."""
-
-
 def resolve_model(client: Client, name: str, version: str | None) -> tuple[str, str, str]:
     """Return a model's name, the version that serves requests, and its task.
 
@@ -157,25 +151,28 @@ def run_model(client: Client, run: DatasetRun, images: Sequence[DatasetImage]) -
     Raises:
         quadriga.client.ClientError: The server is away; stored predictions remain, and running requests are finished.
     """
-    predictions = dict(_stored_predictions(client, run))
+    predictions = _stored_predictions(client, run)
     pending = [image for image in images if image.path not in predictions]
     already_stored = len(images) - len(pending)
     failed: dict[str, str] = {}
-    pool = ThreadPoolExecutor(run.threads)
-    patient = connect(client.url, retries=_BUSY_RETRIES)
-    try:
-        results = pool.map(partial(_infer_image, patient, run), pending)
+    with connect(client.url, retries=_BUSY_RETRIES) as patient:
+        batch = Batch(pending, run.metadata, path_key=None)
+        silent = BatchProgress(is_shown=False, total=None)
+        results = run_in_order(batch, partial(_infer_image, patient, run), run.threads, silent)
         for image, result in zip(pending, results, strict=True):
-            if isinstance(result, str):
-                failed[image.path] = result
+            if isinstance(result, FailedInference):
+                if isinstance(result.error, ServerBusy):  # no other image needs to be tried
+                    raise result.error
+                failed[image.path] = error_text(result.error)
+            elif result.id is None:
+                failed[image.path] = (
+                    "the server did not store the inference: does it run with store off?"
+                )
             else:
-                predictions[image.path] = result
+                predictions[image.path] = result.id, None
             print_progress(
                 f"{run.model}: {len(predictions)} of {len(images)} images, {len(failed)} failed"
             )
-    finally:
-        pool.shutdown(cancel_futures=True)
-        patient.close()
     _add_ground_truth(client, images, predictions)
     print_progress("")
     summary = f"{run.model} {run.version}: {len(pending) - len(failed)} images sent"
@@ -187,54 +184,49 @@ def run_model(client: Client, run: DatasetRun, images: Sequence[DatasetImage]) -
         click.echo(f"  and {len(failed) - _MAX_FAILURES_SHOWN} more", err=True)
 
 
-def _stored_predictions(client: Client, run: DatasetRun) -> Iterator[tuple[str, _StoredPrediction]]:
-    """Yield the predictions that are stored already, with the paths of their images."""
+def _stored_predictions(client: Client, run: DatasetRun) -> dict[str, tuple[str, Any]]:
+    """Return the ids of the inferences that are stored already with their ground truth, by the paths of their images."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the first run finds no inference with these metadata
         inferences = list(client.query(run.filter, consistency="journal"))
-    for inference in inferences:
-        if inference.raw["status"] == HTTPStatus.OK:
-            path = inference.metadata.get("dataset_path", "")
-            yield path, _StoredPrediction(inference.id, inference.ground_truth)
+    return {
+        inference.metadata.get("dataset_path", ""): (inference.id, inference.ground_truth)
+        for inference in inferences
+        if inference.raw["status"] == HTTPStatus.OK
+    }
 
 
-def _infer_image(client: Client, run: DatasetRun, image: DatasetImage) -> _StoredPrediction | str:
-    """Send an image; return the stored prediction, or why there is none."""
-    parameters = {**run.parameters, "metadata": json.dumps(run.metadata(image))}
+def _infer_image(
+    client: Client, run: DatasetRun, image: DatasetImage, metadata: dict[str, Any]
+) -> Result:
+    """Send an image of a dataset.
+
+    Raises:
+        quadriga.client.ClientError: It cannot be read, or the server does not answer or refuses.
+    """
+    parameters = run.parameters
     if run.task == "IMAGE_TEXT_TO_TEXT" and "prompts" not in parameters:
-        prompts = [
-            annotation["prompt"] for annotation in image.annotations or () if "prompt" in annotation
-        ]
-        parameters |= {"prompts": prompts} if prompts else {}
+        prompts = [row["prompt"] for row in image.annotations or () if "prompt" in row]
+        parameters = {**parameters, "prompts": prompts} if prompts else parameters
     name = image.path.encode()[-MAX_NAME_BYTES // 2 :].decode(errors="ignore")
     try:
         data = image.read()
     except OSError as error:
-        return f"cannot read the image: {error}"
-    try:
-        result = client.infer(
-            run.model, data, version=run.version, parameters=parameters, input_name=name
-        )
-    except (NotFound, ServerBusy):  # no other image needs to be tried
-        raise
-    except (ServerRefused, InputError) as error:
-        return error_text(error)
-    return (
-        _StoredPrediction(result.id, None)
-        if result.id
-        else "the server did not store the inference: does it run with store off?"
+        raise InputError(f"cannot read the image: {error}") from error
+    return client.infer(
+        run.model, data, metadata, version=run.version, parameters=parameters, input_name=name
     )
 
 
 def _add_ground_truth(
-    client: Client, images: Sequence[DatasetImage], predictions: dict[str, _StoredPrediction]
+    client: Client, images: Sequence[DatasetImage], predictions: dict[str, tuple[str, Any]]
 ) -> None:
     """Send the ground truth of the predictions, where it is not stored yet."""
     items = []
     for image in images:
-        prediction = predictions.get(image.path)
-        if prediction is not None and image.annotations not in (None, prediction.ground_truth):
-            items.append({"value": prediction.inference_id, "annotations": image.annotations})
+        id_, stored = predictions.get(image.path, (None, None))
+        if id_ is not None and image.annotations not in (None, stored):
+            items.append({"value": id_, "annotations": image.annotations})
     for start in range(0, len(items), STATEMENTS_PER_REQUEST):
         body = {
             "join": "id",

@@ -7,7 +7,6 @@ import rich_click as click
 
 from quadriga.engine.commands.options import (
     connect,
-    name_and_version,
     option,
     parse_filter,
     server_option,
@@ -68,7 +67,7 @@ def replay_command(model: str, **options: Any) -> None:
     quadriga replay shapes-detector@2 --from -7d
     quadriga replay shapes-detector@2 --where meta.camera_id=north --limit 500
     """  # noqa: D301 - click leaves lines after a backspace as they are
-    if name_and_version(model)[1] is None:
+    if "@" not in model:
         raise click.BadParameter(f"expected MODEL@VERSION, got {model}", param_hint="MODEL@VERSION")
     client = connect(options["server"])
     job = client.inferences.replay(

@@ -10,13 +10,7 @@ from typing import Any
 
 import rich_click as click
 
-from quadriga.engine.commands.options import (
-    connect,
-    name_and_version,
-    option,
-    parse_object,
-    server_option,
-)
+from quadriga.engine.commands.options import connect, option, parse_object, server_option
 from quadriga.engine.commands.output import print_progress
 
 MAX_PREDICTIONS = 10
@@ -71,14 +65,12 @@ def infer_command(
         raise click.UsageError("--points needs --json")
     paths = expand_images(images)
     pictures = None if output is None else PictureFolder(output, paths)
-    name, version = name_and_version(model)
     failures = 0
     with connect(server) as client:
         results = client.infer_many(
-            name,
+            model,
             paths,
             parse_object(metadata, "--metadata") or None,
-            version=version,
             parameters=parse_object(parameters, "--parameters"),
             concurrency=concurrency,
             progress=False,

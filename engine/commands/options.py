@@ -202,12 +202,6 @@ def parse_object(text: str | None, flag: str) -> dict[str, Any]:
     return value
 
 
-def name_and_version(text: str) -> tuple[str, str | None]:
-    """Split NAME@VERSION; the version is None if there is none."""
-    name, _, version = text.partition("@")
-    return name, version or None
-
-
 def ray_cluster(address: str | None) -> AbstractContextManager[Any]:
     """Return the Ray cluster at the address of --on, closed at the end; None without an address."""
     if address is None:

@@ -9,11 +9,11 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import msgspec
 import rich_click as click
 
+from quadriga.client.versions import split_version
 from quadriga.engine.commands.options import (
     DATASET_FORMATS,
     PATH,
     json_option,
-    name_and_version,
     option,
     parse_filter,
 )
@@ -103,7 +103,7 @@ def select_command(
     from quadriga.monitor.selection.stored import SelectionOptions, check_found, select
     from quadriga.store.exchange.export import ExportParameters
 
-    name, version = name_and_version(model)
+    name, version = split_version(model)
     source_keys = [source_key.removeprefix("meta.")] if source_key else SOURCE_KEYS
     options = SelectionOptions(
         model=name,

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import rich_click as click
 
+from quadriga.client.versions import split_version
 from quadriga.engine.commands.options import (
     PATH,
     SERVER_NAMES,
     connect,
     dataset_options,
-    name_and_version,
     option,
     parse_filter,
 )
@@ -82,7 +82,7 @@ def baseline_command(**values: Any) -> None:
 def _put_baseline(options: SimpleNamespace) -> dict[str, Any]:
     """Have the server save the baseline, and return it."""
     client = connect(options.server)
-    model, version = name_and_version(options.model)
+    model, version = split_version(options.model)
     filter_ = parse_filter(options.where, "--where")
     if options.dataset is not None:
         model, version, filter_ = _run_over_dataset(client, (model, version), options)
@@ -107,7 +107,7 @@ def _save_baseline(options: SimpleNamespace) -> Any:
 
     settings = store_settings(options.data, options.database, is_written=True, must_exist=True)
     check_keepable(options, settings)
-    model, version = name_and_version(options.model)
+    model, version = split_version(options.model)
     where = parse_filter(options.where, "--where")
     body = msgspec.json.encode(_to_request(options, version, where))
     jobs, baselines = Jobs(settings.jobs_directory), BaselineStore(settings.baselines_directory)

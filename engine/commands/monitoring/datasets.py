@@ -29,8 +29,9 @@ from quadriga.client.batches import Batch, BatchProgress, FailedInference, run_i
 from quadriga.client.errors import InputError, ServerBusy
 from quadriga.client.results import Result
 from quadriga.client.transport.calls import json_call
+from quadriga.client.versions import split_version
 from quadriga.engine.commands.monitoring.report_output import RenderPage, wait_for_report
-from quadriga.engine.commands.options import connect, name_and_version, parse_object
+from quadriga.engine.commands.options import connect, parse_object
 from quadriga.engine.commands.output import error_text, print_progress
 from quadriga.engine.config.extras import dataset_formats
 from quadriga.monitor.evaluation.files.datasets import DatasetImage, read_dataset
@@ -254,7 +255,7 @@ def evaluate_dataset(
     """
     request_parameters = parse_object(options.parameters, "--parameters")
     with _open_server(options) as (client, model):
-        names = [name_and_version(text) for text in (model, *options.compare)]
+        names = [split_version(text) for text in (model, *options.compare)]
         models = [resolve_model(client, name, version) for name, version in names]
         task = models[0][2]
         images, has_splits = _read_images(options, task)
@@ -325,12 +326,12 @@ def _submit_evaluation(
         conditions.append({"meta.dataset_snapshot_split": {"eq": split}})
     filters = [condition for condition in conditions if condition is not None]
     filter_ = filters[0] if len(filters) == 1 else {"and": filters}
-    parameters |= {"model": runs[0].model, "version": runs[0].version, "where": filter_}
-    parameters["compare"] = [
+    compare = [
         {"model": run.model, "version": run.version, "where": run.snapshot_filter}
         for run in runs[1:]
     ]
-    return client.evaluate(wait=False, **parameters)
+    chosen = {"version": runs[0].version, "where": filter_, "compare": compare}
+    return client.evaluate(runs[0].model, wait=False, **parameters | chosen)
 
 
 @contextmanager

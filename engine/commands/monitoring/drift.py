@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import rich_click as click
 
+from quadriga.client.versions import model_body, split_version
 from quadriga.engine.commands.options import (
     PATH,
     SERVER_NAMES,
     connect,
-    name_and_version,
     option,
     parse_filter,
     report_options,
@@ -150,7 +150,8 @@ def _compare_on_server(options: SimpleNamespace) -> ReportAndPage:
 
     client = connect(options.server)
     options.is_kept = True
-    return wait_for_report(client, client.drift(wait=False, **_to_parameters(options)))
+    job = client.drift(options.model, wait=False, **_to_parameters(options))
+    return wait_for_report(client, job)
 
 
 def _compare_stored(options: SimpleNamespace) -> ReportAndPage:
@@ -164,7 +165,8 @@ def _compare_stored(options: SimpleNamespace) -> ReportAndPage:
     from quadriga.monitor.drift.stored import compare_stored
 
     now_us = time.time_ns() // 1000
-    parameters = resolve_times(msgspec.convert(_to_parameters(options), DriftParameters), now_us)
+    body = model_body(options.model, _to_parameters(options))
+    parameters = resolve_times(msgspec.convert(body, DriftParameters), now_us)
 
     def prepare(inferences: Any, settings: Any, executor: Any) -> Any:
         baselines = BaselineStore(settings.baselines_directory)
@@ -183,20 +185,16 @@ def _compare_stored(options: SimpleNamespace) -> ReportAndPage:
 
 
 def _to_parameters(options: SimpleNamespace) -> dict[str, Any]:
-    """Return the parameters of a drift report on stored inferences, as the API takes them."""
-    model, version = name_and_version(options.model)
+    """Return the parameters of a drift report on stored inferences, but for the model, as the client takes them."""
     filter_ = parse_filter(options.where, "--where")
-    unchanged = ("ignore", "by", "alpha", "windows", "kernel", "seed")
+    unchanged = ("ignore", "by", "alpha", "windows", "kernel", "seed", "baseline")
     parameters: dict[str, Any] = {name: getattr(options, name) for name in unchanged}
-    parameters |= {"model": model, "version": version, "where": filter_}
-    parameters |= {"from": options.start, "to": options.end}
-    if options.source_key is not None:
-        parameters["source_keys"] = [options.source_key]
+    parameters |= {"where": filter_, "from": options.start, "to": options.end}
+    parameters["source_keys"] = options.source_key and [options.source_key]
     if options.baseline_start is not None or options.baseline_end is not None:
         window = {"from": options.baseline_start, "to": options.baseline_end}
+        version = split_version(options.model)[1]
         parameters["baseline"] = {**window, "version": version, "where": filter_}
-    elif options.baseline is not None:
-        parameters["baseline"] = options.baseline
     return parameters
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import rich_click as click
 
+from quadriga.client.versions import model_body
 from quadriga.engine.commands.options import (
     PATH,
     SERVER_NAMES,
     connect,
     dataset_options,
-    name_and_version,
     option,
     parse_filter,
     ray_cluster,
@@ -291,7 +291,8 @@ def _evaluate_stored(options: SimpleNamespace) -> ReportAndPage:
     from quadriga.monitor.evaluation.stored import evaluate_stored
     from quadriga.monitor.report.cells import save_cells
 
-    parameters = msgspec.convert(_to_parameters(options), EvaluationParameters)
+    body = model_body(options.model, _to_parameters(options))
+    parameters = msgspec.convert(body, EvaluationParameters)
     check_parameters(parameters)
 
     def prepare(inferences: Any, _: Any, executor: Any) -> Any:
@@ -313,7 +314,8 @@ def _evaluate_on_server(options: SimpleNamespace) -> ReportAndPage:
 
     client = connect(options.server)
     options.is_kept = True
-    return wait_for_report(client, client.evaluate(wait=False, **_to_parameters(options)))
+    job = client.evaluate(options.model, wait=False, **_to_parameters(options))
+    return wait_for_report(client, job)
 
 
 def _evaluate_dataset(options: SimpleNamespace) -> ReportAndPage:
@@ -323,22 +325,18 @@ def _evaluate_dataset(options: SimpleNamespace) -> ReportAndPage:
 
 
 def _to_parameters(options: SimpleNamespace) -> dict[str, Any]:
-    """Return the parameters of an evaluation of stored inferences, as the API takes them."""
+    """Return the parameters of an evaluation of stored inferences, but for the model, as the client takes them."""
     slices = {}
     for text in options.slices:
         name, _, filter_text = text.partition("=")
         if not name or not filter_text:
             raise click.BadParameter(f"expected NAME=FILTER, got {text}", param_hint="--slice")
         slices[name] = parse_filter(filter_text, "--slice")
-    model, version = name_and_version(options.model)
-    compared = [name_and_version(argument) for argument in options.compare]
     return {
-        "model": model,
-        "version": version,
         "where": parse_filter(options.where, "--where"),
         "by": options.by,
         "slices": slices,
-        "compare": [{"model": name, "version": version} for name, version in compared],
+        "compare": options.compare,
         "resamples": options.resamples,
         "seed": options.seed,
         **options.metrics.chosen,  # a server of an earlier version does not know the others

@@ -1,7 +1,7 @@
 """The commands `quadriga query`, `export` and `import`."""
 
 import json
-from collections.abc import Sequence
+import re
 from pathlib import Path
 from typing import Any
 
@@ -249,14 +249,18 @@ def import_command(
     print_progress("")
     counts = msgspec.structs.asdict(imported).items()
     click.echo(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts))
-    _print_unmatched(imported.unmatched, importer.reasons)
+    for reason in importer.reasons[:_MAX_REASONS_SHOWN]:
+        click.echo(f"  {reason}")
+    if imported.unmatched > _MAX_REASONS_SHOWN:
+        click.echo(f"  and {imported.unmatched - _MAX_REASONS_SHOWN} more")
 
 
 def _check_join_and_task(kind: str, join: str | None, task: str | None) -> None:
     """Refuse a join or a task that is none, or that is written beside inferences."""
     from quadriga.tasks import SHORT_NAMES, full_name
 
-    if join is not None and (kind == "inferences" or not _is_join_field(join)):
+    is_field = join in {"id", "request_id", "input.hash"} or re.match(r"meta\..", join or "")
+    if join is not None and (kind == "inferences" or not is_field):
         raise click.BadParameter(
             f"expected id, request_id, input.hash or meta.<key>, with --as ground-truth, got {join}",
             param_hint="--join",
@@ -266,19 +270,6 @@ def _check_join_and_task(kind: str, join: str | None, task: str | None) -> None:
             f"expected one of {', '.join(SHORT_NAMES)}, with --as ground-truth, got {task}",
             param_hint="--task",
         )
-
-
-def _print_unmatched(count: int, reasons: Sequence[str]) -> None:
-    """Print the first ground truths that are for no stored inference, which wait for those that come later."""
-    shown = reasons[:_MAX_REASONS_SHOWN]
-    for reason in shown:
-        click.echo(f"  {reason}")
-    if count > len(shown):
-        click.echo(f"  and {count - len(shown)} more")
-
-
-def _is_join_field(text: str) -> bool:
-    return text in {"id", "request_id", "input.hash"} or (text[:5] == "meta." and len(text) > 5)
 
 
 def _print_count(done: int, total: int | None = None) -> None:

@@ -22,7 +22,8 @@ def labels_of_one_model(inferences: InferenceReader, where: Any, models: str) ->
     Of several versions it is the one of the newest inference.
     """
     with suppress(LoadError, OSError, NotReadyError, QueryTimeoutError):
-        served = {} if "://" in models else find_models(Path(models), _say_nothing)
+        # The server reports folders that are no models.
+        served = {} if "://" in models else find_models(Path(models), lambda *_: None)
         newest = inferences.query(QueryRequest(where=where, limit=1)).inferences
         if not served or not newest:
             return []
@@ -44,10 +45,6 @@ def _matches(inferences: InferenceReader, where: Any, model: str) -> bool:
     return bool(page.inferences) or page.partial
 
 
-def _say_nothing(*_: object) -> None:
-    """Report nothing of folders that are no models: the server does."""
-
-
 def _labels_of_file(path: Path) -> list[str]:
     folder = model_folder(path)
     evidence = Evidence(
@@ -58,5 +55,4 @@ def _labels_of_file(path: Path) -> list[str]:
         written=read_model_toml(folder),
         folder=folder,
     )
-    labels = find_labels(evidence)
-    return [] if labels is None else list(labels[0])
+    return list((find_labels(evidence) or [()])[0])

@@ -55,6 +55,7 @@ def store_settings(
             that is named without a folder is that of no folder. Or there is no store, where it must exist.
     """
     from quadriga.engine.config.store_places import check_places
+    from quadriga.store.database.sqlite import database_path
     from quadriga.store.records.disk import create_privately
 
     if is_written:
@@ -62,24 +63,12 @@ def store_settings(
     settings = load_settings(data=data, database=database)
     if database is None or data is not None:
         check_places(settings, reads_images=reads_images)
-    if must_exist:
-        _check_exists(settings)
-    return settings
-
-
-def _check_exists(settings: Settings) -> None:
-    """Check that a data folder is there, and has a database of its own if it is to have one.
-
-    Raises:
-        SettingsError: It is not.
-    """
-    from quadriga.store.database.sqlite import database_path
-
-    file = database_path(settings.database_url)
+    file = database_path(settings.database_url) if must_exist else None
     if file is not None and not file.exists() and not settings.journal_directory.is_dir():
         raise SettingsError(
             f"no store in {settings.data}: set --data, --database or --config as for the server"
         )
+    return settings
 
 
 def load_settings(**options: str | None) -> Settings:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.commands.monitoring.report_output import image_from_store, page_writer
+from quadriga.engine.commands.monitoring.report_output import page_writer
 from quadriga.engine.commands.options import ray_cluster
 from quadriga.engine.commands.output import ReportAndPage, print_progress, print_warnings
 from quadriga.engine.commands.store_options import open_store, store_settings
@@ -18,6 +19,7 @@ from quadriga.engine.config.settings import Settings
 from quadriga.monitor.executors import OnProgress
 from quadriga.monitor.report.saved import save_report
 from quadriga.monitor.report.schema import Report
+from quadriga.store.blobs.interface import KEY_PREFIX
 from quadriga.store.jobs.jobs import Jobs
 from quadriga.store.jobs.runner import JobRun, run_here
 from quadriga.store.query.inferences import InferenceReader
@@ -60,25 +62,21 @@ def report_of_store(options: SimpleNamespace, kind: str, prepare: Prepare) -> Re
         if run is None:
             report = compute(Path(stack.enter_context(TemporaryDirectory())), _print_read)
         else:
-            report = _compute_within(run, compute, options)
-    return report, page_writer(image_from_store(blobs))
+            report = compute(run.directory, partial(_report_read, run))
+            saved = msgspec.structs.replace(report, id=run.job.id)
+            try:
+                run.end("succeeded", result=run.result(save_report(run, saved)))
+            except OSError as error:
+                _warn(str(error.strerror))
+            else:
+                options.is_kept, report = True, saved
+    return report, page_writer(lambda key: blobs.get(key) if key.startswith(KEY_PREFIX) else None)
 
 
-def _compute_within(run: JobRun, compute: Compute, options: SimpleNamespace) -> Report:
-    def show_and_note(done: int, total: int | None) -> None:
-        _print_read(done, total)
-        with suppress(OSError):  # a full disk is met again when the report is saved
-            run.report_progress(done, total)
-
-    report = compute(run.directory, show_and_note)
-    saved = msgspec.structs.replace(report, id=run.job.id)
-    try:
-        run.end("succeeded", result=run.result(save_report(run, saved)))
-    except OSError as error:
-        _warn(str(error.strerror))
-        return report
-    options.is_kept = True
-    return saved
+def _report_read(run: JobRun, done: int, total: int | None) -> None:
+    _print_read(done, total)
+    with suppress(OSError):  # a full disk is met again when the report is saved
+        run.report_progress(done, total)
 
 
 def check_keepable(options: SimpleNamespace, settings: Settings) -> None:

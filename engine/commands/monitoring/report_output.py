@@ -29,7 +29,6 @@ from quadriga.monitor.report.schema import (
     sorted_by_effect,
 )
 from quadriga.quoting import one_line
-from quadriga.store.blobs.interface import KEY_PREFIX, Blobs
 from quadriga.store.exchange.dataset_files import open_dataset_files
 
 _MAX_LABELS = 10
@@ -108,25 +107,20 @@ def page_writer(image_bytes: Callable[[str], bytes | None]) -> RenderPage:
     return make
 
 
-def image_from_store(blobs: Blobs) -> Callable[[str], bytes | None]:
-    """Return the function that reads an image by its hash."""
-    return lambda key: blobs.get(key) if key.startswith(KEY_PREFIX) else None
-
-
 def image_from_folder(folder: Path | None) -> Callable[[str], bytes | None]:
     """Return the function that reads an image below a folder by its name, with or without suffix."""
     from quadriga.store.exchange.coco import written_names
 
-    files = None if folder is None else open_dataset_files(folder)
-    names = [] if files is None else files.names
-    paths = {PurePosixPath(name).stem: name for name in names} | {
-        PurePosixPath(name).name: name for name in names
-    }
-    paths |= {name: name for name in names}
+    if folder is None:
+        return lambda _: None
+    files = open_dataset_files(folder)
+    paths = {PurePosixPath(name).stem: name for name in files.names}
+    paths |= {PurePosixPath(name).name: name for name in files.names}
+    paths |= {name: name for name in files.names}
 
     def read(name: str) -> bytes | None:
         path = next((paths[written] for written in written_names(name) if written in paths), None)
-        return None if files is None or path is None else files.read(path)
+        return None if path is None else files.read(path)
 
     return read
 

@@ -21,13 +21,8 @@ _PROCESS = "commands"
 
 
 @click.command("audit")
-@option(
-    "--since",
-    "Earliest time: 24h, 7d, or a time such as 2027-03-01T12:00:00Z.",
-    default="",
-    show_default=False,
-)
-@option("--key", "Id or name of a key.", default="", show_default=False)
+@option("--since", "Earliest time: 24h, 7d, or a time such as 2027-03-01T12:00:00Z.")
+@option("--key", "Id or name of a key.")
 @option("--limit", "Maximum lines.", type=click.IntRange(1), default=100)
 @option("--json as_json", "Print each line as JSON, and nothing else.", is_flag=True)
 @option("--data", "Data folder of the server. [default: data]")
@@ -37,14 +32,13 @@ def audit_command(data: str | None, **options: Any) -> None:
     from quadriga.store.audit.entries import encode_entry
     from quadriga.store.audit.reading import MAX_LIMIT, parse_since, read_page
 
-    folder = _audit_directory(data)
+    folder, key = _audit_directory(data), options["key"] or ""
     since = parse_since(options["since"], time.time()) if options["since"] else ""
     left, cursor, damaged = options["limit"], "", 0
     entries: list[Any] = []
     while left > 0:
-        page = read_page(
-            folder, since=since, key=options["key"], limit=min(left, MAX_LIMIT), cursor=cursor
-        )
+        limit = min(left, MAX_LIMIT)
+        page = read_page(folder, since=since, key=key, limit=limit, cursor=cursor)
         left, damaged = left - len(page.entries), damaged + page.damaged
         for entry in page.entries:
             if options["as_json"]:

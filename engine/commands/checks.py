@@ -58,8 +58,6 @@ def inspect(model: Path, extensions: str | None, as_json: bool) -> None:
 @option(
     "--parameters",
     """Parameters of the request as JSON, such as '{"prompts": ["What is it?"]}'.""",
-    default="{}",
-    show_default=False,
 )
 @extensions_option
 @option("--json as_json", "Print JSON.", is_flag=True)
@@ -68,7 +66,7 @@ def validate(
     model: Path,
     image: Path,
     output: Path,
-    parameters: str,
+    parameters: str | None,
     extensions: str | None,
     as_json: bool,
 ) -> None:

@@ -56,8 +56,6 @@ def compare_command(a: str, b: str, **options: Any) -> None:
     "--parameters",
     'Parameters of each request, such as {"score_threshold": 0.001}.',
     "JSON",
-    default="{}",
-    show_default=False,
 )
 @option("--json as_json", "Print the report as JSON.", is_flag=True)
 def replay_command(model: str, **options: Any) -> None:

@@ -95,7 +95,6 @@ def _prediction_text(prediction: dict[str, Any]) -> str:
     "--split-by",
     "What is never in two splits: input.hash, an image; or meta.<key>, what has the same value of a key.",
     default="input.hash",
-    show_default=True,
 )
 @option(
     "--image-url",

@@ -113,11 +113,9 @@ report_output_option = option(
 )
 
 keep_option = option(
-    "--no-keep keep",
+    "--no-keep",
     "Print the report only. [default: the data folder keeps it, and the console shows it]",
-    flag_value=False,
-    default=True,
-    show_default=False,
+    is_flag=True,
 )
 report_options = combine(
     option("--seed", "Seed of random draws.", type=click.IntRange(0, (1 << 32) - 1), default=0),

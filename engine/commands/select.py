@@ -9,7 +9,6 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import msgspec
 import rich_click as click
 
-from quadriga.client.versions import split_version
 from quadriga.engine.commands.options import (
     DATASET_FORMATS,
     PATH,
@@ -99,6 +98,7 @@ def select_command(
     The predictions come along as annotations to correct, and selection.jsonl says why each image was selected. No server is
     needed, and one may run.
     """
+    from quadriga.client.versions import split_version
     from quadriga.monitor.drift.parameters import SOURCE_KEYS
     from quadriga.monitor.selection.stored import SelectionOptions, check_found, select
     from quadriga.store.exchange.export import ExportParameters

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import rich_click as click
 
-from quadriga.client.versions import split_version
 from quadriga.engine.commands.options import (
     PATH,
     SERVER_NAMES,
@@ -48,9 +47,11 @@ def baseline_command(**values: Any) -> None:
     quadriga baseline --model NAME --dataset FOLDER
     quadriga baseline --model NAME --from -7d --data FOLDER
     """  # noqa: D301 - click leaves lines after a backspace as they are
+    from quadriga.client.versions import split_version
     from quadriga.monitor.report.metric_texts import excluded_text
 
     options = SimpleNamespace(**values)
+    options.model, options.version = split_version(options.model)
     windows = (options.start, options.end, options.rolling)
     if options.dataset is not None and (windows != (None, None, None) or options.where):
         raise click.UsageError("--dataset cannot be used with a window")
@@ -58,6 +59,7 @@ def baseline_command(**values: Any) -> None:
     if is_here and (options.server is not None or options.dataset is not None):
         other = "--server" if options.server is not None else "--dataset"
         raise click.UsageError(f"{other} cannot be used with --data or --database")
+    options.where = parse_filter(options.where, "--where")
     baseline = _save_baseline(options) if is_here else _put_baseline(options)
     print_progress("")
     if options.as_json:
@@ -82,14 +84,12 @@ def baseline_command(**values: Any) -> None:
 def _put_baseline(options: SimpleNamespace) -> dict[str, Any]:
     """Have the server save the baseline, and return it."""
     client = connect(options.server)
-    model, version = split_version(options.model)
-    filter_ = parse_filter(options.where, "--where")
     if options.dataset is not None:
-        model, version, filter_ = _run_over_dataset(client, (model, version), options)
-    saved = client.models.set_baseline(model, **_to_request(options, version, filter_))
+        _run_over_dataset(client, options)
+    saved = client.models.set_baseline(options.model, **_to_request(options))
     if saved["job"] is not None:
         client.jobs.wait(saved["job"])
-    baselines = client.models.baselines(model)["baselines"]
+    baselines = client.models.baselines(options.model)["baselines"]
     baseline: dict[str, Any] = next(
         (candidate for candidate in baselines if candidate["name"] == options.name), saved
     )
@@ -107,32 +107,28 @@ def _save_baseline(options: SimpleNamespace) -> Any:
 
     settings = store_settings(options.data, options.database, is_written=True, must_exist=True)
     check_keepable(options, settings)
-    model, version = split_version(options.model)
-    where = parse_filter(options.where, "--where")
-    body = msgspec.json.encode(_to_request(options, version, where))
+    body = msgspec.json.encode(_to_request(options))
     jobs, baselines = Jobs(settings.jobs_directory), BaselineStore(settings.baselines_directory)
     with open_store(settings) as (inferences, blobs):
-        model = inferences.names.resolve(model)
+        model = inferences.names.resolve(options.model)
         if options.rolling is not None:  # nothing is read yet
             baseline = DriftService(jobs, inferences, baselines).put_baseline(model, body)
             return msgspec.to_builtins(baseline)
-        inferences.check_where(where)
+        inferences.check_where(options.where)
         job = BaselineJob(model, decode_baseline(model, body, time.time_ns() // 1000))
         with run_here(jobs, "baseline", job, inferences, blobs) as run:
             run.end("succeeded", result=run.result(run_baseline(run)))
     return msgspec.to_builtins(baselines.get(model, options.name))
 
 
-def _to_request(options: SimpleNamespace, version: str | None, where: Any) -> dict[str, Any]:
+def _to_request(options: SimpleNamespace) -> dict[str, Any]:
     """Return the request for a baseline, as the API takes it."""
     window = {"from": options.start, "to": options.end, "rolling": options.rolling}
-    return {"name": options.name, "version": version, "where": where, **window}
+    return {"name": options.name, "version": options.version, "where": options.where, **window}
 
 
-def _run_over_dataset(
-    client: Any, name_version: tuple[str, str | None], options: SimpleNamespace
-) -> tuple[str, str, Any]:
-    """Run the model over the dataset; return its name, version, and the filter of its inferences."""
+def _run_over_dataset(client: Any, options: SimpleNamespace) -> None:
+    """Run the model over the dataset; the options name its version and the filter of its inferences then."""
     from quadriga.engine.commands.monitoring.datasets import (
         DatasetRun,
         resolve_model,
@@ -141,11 +137,11 @@ def _run_over_dataset(
     )
     from quadriga.monitor.evaluation.files.datasets import read_dataset
 
-    model, version, task = resolve_model(client, *name_version)
+    model, version, task = resolve_model(client, options.model, options.version)
     images = read_dataset(options.dataset, task, dataset_formats())
     snapshot = options.snapshot or snapshot_hash(images, options.threads)
     run = DatasetRun(
         model, version, task, snapshot=snapshot, parameters={}, threads=options.threads
     )
     run_model(client, run, images)
-    return model, version, run.snapshot_filter
+    options.model, options.version, options.where = model, version, run.snapshot_filter

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import rich_click as click
 
-from quadriga.client.versions import model_body, split_version
 from quadriga.engine.commands.options import (
     PATH,
     SERVER_NAMES,
@@ -30,8 +29,9 @@ _STORE_OPTIONS = _COMMON_OPTIONS | {
     "model", "start", "end", "where", "baseline_start", "baseline_end", "by",
 }  # fmt: skip
 _OPTIONS_BY_FORM = {
-    "current": _COMMON_OPTIONS | {"current", "numeric", "categorical", "embedding", "time", "keep"},
-    "model": _STORE_OPTIONS | {"data", "database", "on", "keep"},
+    "current": _COMMON_OPTIONS
+    | {"current", "numeric", "categorical", "embedding", "time", "no_keep"},
+    "model": _STORE_OPTIONS | {"data", "database", "on", "no_keep"},
     "server": _STORE_OPTIONS | {"server"},
 }
 """Options that each form of the command reads, by the option that selects it."""
@@ -155,6 +155,7 @@ def _compare_on_server(options: SimpleNamespace) -> ReportAndPage:
 
 
 def _compare_stored(options: SimpleNamespace) -> ReportAndPage:
+    from quadriga.client.versions import model_body
     from quadriga.engine.commands.monitoring.kept_reports import report_of_store
     from quadriga.monitor.drift.baselines import BaselineStore
     from quadriga.monitor.drift.parameters import (
@@ -193,7 +194,7 @@ def _to_parameters(options: SimpleNamespace) -> dict[str, Any]:
     parameters["source_keys"] = options.source_key and [options.source_key]
     if options.baseline_start is not None or options.baseline_end is not None:
         window = {"from": options.baseline_start, "to": options.baseline_end}
-        version = split_version(options.model)[1]
+        version = options.model.partition("@")[2] or None
         parameters["baseline"] = {**window, "version": version, "where": filter_}
     return parameters
 

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import rich_click as click
 
-from quadriga.client.versions import model_body
 from quadriga.engine.commands.options import (
     PATH,
     SERVER_NAMES,
@@ -33,9 +32,9 @@ _COMMON_OPTIONS = {
 }  # fmt: skip
 _STORE_OPTIONS = _COMMON_OPTIONS | {"model", "where", "compare", "slices"}
 _OPTIONS_BY_FORM = {
-    "records": _COMMON_OPTIONS | {"records", "task", "images", "on", "keep"},
-    "truth": _COMMON_OPTIONS | {"truth", "predictions", "task", "images", "keep"},
-    "model": _STORE_OPTIONS | {"data", "database", "on", "keep"},
+    "records": _COMMON_OPTIONS | {"records", "task", "images", "on", "no_keep"},
+    "truth": _COMMON_OPTIONS | {"truth", "predictions", "task", "images", "no_keep"},
+    "model": _STORE_OPTIONS | {"data", "database", "on", "no_keep"},
     "server": _STORE_OPTIONS | {"server"},
     "dataset": _STORE_OPTIONS
     | {"data", "dataset", "server", "split", "snapshot", "parameters", "threads"},
@@ -102,8 +101,6 @@ _REQUIRED = {"records": "task", "truth": "predictions"}
     'Parameters of each request over --dataset, such as {"score_threshold": 0.001}. '
     "[default: all scores of classifiers]",
     "JSON",
-    default="{}",
-    show_default=False,
 )
 @dataset_options
 @option(
@@ -282,6 +279,7 @@ def _evaluation_options(options: SimpleNamespace) -> Any:
 
 
 def _evaluate_stored(options: SimpleNamespace) -> ReportAndPage:
+    from quadriga.client.versions import model_body
     from quadriga.engine.commands.monitoring.kept_reports import report_of_store
     from quadriga.monitor.evaluation.parameters import (
         EvaluationParameters,

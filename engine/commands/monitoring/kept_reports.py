@@ -51,7 +51,7 @@ def report_of_store(options: SimpleNamespace, kind: str, prepare: Prepare) -> Re
             executor = RayExecutor(ray, settings.database_url)
         parameters, compute = prepare(inferences, settings, executor)
         run = None
-        if options.keep:
+        if not options.no_keep:
             stack.callback(os.umask, os.umask(0o077))  # as the files of the server
             try:
                 check_keepable(options, settings)

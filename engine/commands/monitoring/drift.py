@@ -169,20 +169,16 @@ def _compare_stored(options: SimpleNamespace) -> ReportAndPage:
     body = model_body(options.model, _to_parameters(options))
     parameters = resolve_times(msgspec.convert(body, DriftParameters), now_us)
 
-    def prepare(inferences: Any, settings: Any, executor: Any) -> Any:
-        baselines = BaselineStore(settings.baselines_directory)
-        resolved = baselines.resolve_rolling(with_model_name(parameters, inferences))
-        name = resolved.baseline
+    def resolve(inferences: Any, settings: Any) -> Any:
+        named = with_model_name(parameters, inferences)
+        return BaselineStore(settings.baselines_directory).resolve_rolling(named)
+
+    def compute(inferences: Any, settings: Any, resolved: Any, _: Path, **reading: Any) -> Any:
+        name, baselines = resolved.baseline, BaselineStore(settings.baselines_directory)
         baseline = baselines.read_summary(resolved.model, name) if isinstance(name, str) else None
+        return compare_stored(inferences, resolved, baseline, now_us=now_us, **reading)
 
-        def compute(_: Path, on_progress: Any) -> Any:
-            return compare_stored(
-                inferences, resolved, baseline, on_progress, executor=executor, now_us=now_us
-            )
-
-        return resolved, compute
-
-    return report_of_store(options, "drift", prepare)
+    return report_of_store(options, "drift", resolve, compute)
 
 
 def _to_parameters(options: SimpleNamespace) -> dict[str, Any]:

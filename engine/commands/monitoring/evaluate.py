@@ -293,18 +293,14 @@ def _evaluate_stored(options: SimpleNamespace) -> ReportAndPage:
     parameters = msgspec.convert(body, EvaluationParameters)
     check_parameters(parameters)
 
-    def prepare(inferences: Any, _: Any, executor: Any) -> Any:
-        named = with_model_names(parameters, inferences)
+    def resolve(inferences: Any, _: Any) -> Any:
+        return with_model_names(parameters, inferences)
 
-        def compute(folder: Path, on_progress: Any) -> Any:
-            on_cells = partial(save_cells, folder)
-            return evaluate_stored(
-                inferences, named, on_progress, executor=executor, on_cells=on_cells
-            )
+    def compute(inferences: Any, _: Any, named: Any, folder: Path, **reading: Any) -> Any:
+        on_cells = partial(save_cells, folder)
+        return evaluate_stored(inferences, named, on_cells=on_cells, **reading)
 
-        return named, compute
-
-    return report_of_store(options, "evaluation", prepare)
+    return report_of_store(options, "evaluation", resolve, compute)
 
 
 def _evaluate_on_server(options: SimpleNamespace) -> ReportAndPage:

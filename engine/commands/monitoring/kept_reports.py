@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 
@@ -16,7 +15,6 @@ from quadriga.engine.commands.options import ray_cluster
 from quadriga.engine.commands.output import ReportAndPage, print_progress, print_warnings
 from quadriga.engine.commands.store_options import open_store, store_settings
 from quadriga.engine.config.settings import Settings
-from quadriga.monitor.executors import OnProgress
 from quadriga.monitor.report.saved import save_report
 from quadriga.monitor.report.schema import Report
 from quadriga.store.blobs.interface import KEY_PREFIX
@@ -25,21 +23,21 @@ from quadriga.store.jobs.runner import JobRun, run_here
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.records.errors import StoreError
 
-Compute = Callable[[Path, OnProgress], Report]
-"""Computes a report; gets a folder for what belongs to it, and what shows progress."""
-
-Prepare = Callable[[InferenceReader, Settings, Any], tuple[msgspec.Struct, Compute]]
-"""Returns the parameters of a report, as its job on the server has them, and what computes it; gets the store, its settings and
-the executor of --on."""
+Resolve = Callable[[InferenceReader, Settings], msgspec.Struct]
+"""Returns the parameters of a report with what the store and its settings decide, as its job on the server has them."""
 
 
-def report_of_store(options: SimpleNamespace, kind: str, prepare: Prepare) -> ReportAndPage:
+def report_of_store(
+    options: SimpleNamespace, kind: str, resolve: Resolve, compute: Callable[..., Report]
+) -> ReportAndPage:
     """Compute a report of a store, and keep it in the data folder; where it cannot be kept, a warning says why.
 
     Args:
         options: Values of the options; `is_kept` is set where the report is kept.
         kind: Kind of the job that makes the same report on the server.
-        prepare: Prepares the computation.
+        resolve: See `Resolve`.
+        compute: Computes the report of the store, its settings, the parameters and a folder for what belongs to it;
+            `on_progress` is an `OnProgress`, and `executor` that of --on.
     """
     settings = store_settings(options.data, options.database)
     with ExitStack() as stack:
@@ -49,7 +47,8 @@ def report_of_store(options: SimpleNamespace, kind: str, prepare: Prepare) -> Re
             from quadriga.monitor.evaluation.ray_executor import RayExecutor
 
             executor = RayExecutor(ray, settings.database_url)
-        parameters, compute = prepare(inferences, settings, executor)
+        parameters = resolve(inferences, settings)
+        compute = partial(compute, inferences, settings, parameters, executor=executor)
         run = None
         if not options.no_keep:
             stack.callback(os.umask, os.umask(0o077))  # as the files of the server
@@ -60,9 +59,10 @@ def report_of_store(options: SimpleNamespace, kind: str, prepare: Prepare) -> Re
             except StoreError as error:
                 _warn(str(error))
         if run is None:
-            report = compute(Path(stack.enter_context(TemporaryDirectory())), _print_read)
+            folder = Path(stack.enter_context(TemporaryDirectory()))
+            report = compute(folder, on_progress=_print_read)
         else:
-            report = compute(run.directory, partial(_report_read, run))
+            report = compute(run.directory, on_progress=partial(_report_read, run))
             saved = msgspec.structs.replace(report, id=run.job.id)
             try:
                 run.end("succeeded", result=run.result(save_report(run, saved)))

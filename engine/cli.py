@@ -35,11 +35,11 @@ _COMMANDS = {
     "compare": "commands.compare:compare_command", "drift": "commands.monitoring.drift:drift_command",
     "erase": "commands.erase:erase_command", "evaluate": "commands.monitoring.evaluate:evaluate_command",
     "export": "commands.inferences:export_command", "import": "commands.inferences:import_command",
-    "infer": "commands.infer:infer_command", "inspect": "commands.checks:inspect", "jobs": "commands.jobs:jobs_command",
-    "keys": "commands.keys:keys_command", "migrate": "commands.store:migrate", "models": "commands.models:models_command",
+    "infer": "commands.infer:infer_command", "inspect": "commands.checks:inspect", "jobs": "commands.server:jobs_command",
+    "keys": "commands.keys:keys_command", "migrate": "commands.store:migrate", "models": "commands.server:models_command",
     "query": "commands.inferences:query", "replay": "commands.compare:replay_command",
-    "reports": "commands.monitoring.reports:reports_command", "restore": "commands.store:restore_command",
-    "schedules": "commands.monitoring.schedules:schedules_command", "select": "commands.select:select_command",
+    "reports": "commands.server:reports_command", "restore": "commands.store:restore_command",
+    "schedules": "commands.server:schedules_command", "select": "commands.select:select_command",
     "serve": "processes.serve_command:serve", "store": "commands.store:store", "validate": "commands.checks:validate",
 }  # fmt: skip
 """Modules and names of commands, which are imported as they are used: the others cost a command nothing."""

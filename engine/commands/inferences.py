@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,6 @@ def export_command(
     **export_options: Any,
 ) -> None:
     """Write the inferences that match FILTER, as of a query, to a file; no server is needed."""
-    from quadriga.engine.commands.model_labels import labels_of_one_model
     from quadriga.engine.models.recognition.labels import read_label_file
     from quadriga.store.exchange.dataset_options import parse_splits
     from quadriga.store.exchange.export import (
@@ -144,7 +144,7 @@ def export_command(
     check_parameters(parameters)
     with open_store(settings) as (inferences, blobs):
         if labels_file is None and parameters.format in NUMBERED_FORMATS:
-            known = labels_of_one_model(inferences, parameters.where, settings.models)
+            known = _labels_of_one_model(inferences, parameters.where, settings.models)
             parameters = msgspec.structs.replace(parameters, labels=known)
         result = export(
             inferences,
@@ -164,6 +164,55 @@ def export_command(
     click.echo(f"{result.written} inferences in {output}")
     for line in result.lines():
         click.echo(f"  {line}")
+
+
+def _labels_of_one_model(inferences: Any, where: Any, models: str) -> list[str]:
+    """Return the labels of the model that all matching inferences are of; empty if there is no such model in `models`.
+
+    Of several versions it is the one of the newest inference. The labels are read from its files, and it is not loaded.
+    """
+    from quadriga.engine.models.model_archives import archive_name
+    from quadriga.engine.models.model_folders import find_models
+    from quadriga.engine.models.onnx_file import LoadError
+    from quadriga.store.query.request import QueryRequest
+    from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
+
+    with suppress(LoadError, OSError, NotReadyError, QueryTimeoutError):
+        # The server reports folders that are no models.
+        served = {} if "://" in models else find_models(Path(models), lambda *_: None)
+        newest = inferences.query(QueryRequest(where=where, limit=1)).inferences
+        if not served or not newest:
+            return []
+        name, version = newest[0].model.name, newest[0].model.version
+        for other in inferences.stored_names() - {name}:
+            of_model = {"model": {"eq": other}}
+            request = QueryRequest(where={"and": [where, of_model]} if where else of_model, limit=1)
+            page = inferences.query(request)
+            if page.inferences or page.partial:  # a search that stopped early may have missed them
+                return []
+        path = served.get(name, {}).get(version)
+        if path is not None and path.is_file() and archive_name(path) is None:
+            return _labels_of_file(path)
+    return []
+
+
+def _labels_of_file(path: Path) -> list[str]:
+    from quadriga.engine.models.model import model_folder
+    from quadriga.engine.models.onnx_file import read_onnx
+    from quadriga.engine.models.recognition.evidence import Evidence, read_json
+    from quadriga.engine.models.recognition.labels import find_labels
+    from quadriga.engine.models.recognition.model_toml import read_model_toml
+
+    folder = model_folder(path)
+    evidence = Evidence(
+        inputs=(),
+        outputs=(),
+        metadata=read_onnx(path)[0].metadata,
+        config=read_json(folder / "config.json"),
+        written=read_model_toml(folder),
+        folder=folder,
+    )
+    return list((find_labels(evidence) or [()])[0])
 
 
 @click.command("import")

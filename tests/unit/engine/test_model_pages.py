@@ -7,7 +7,7 @@ import re
 import pytest
 
 from quadriga.engine.assembly.app import Application
-from quadriga.engine.commands.models import _cells
+from quadriga.engine.commands.server import model_cells
 from quadriga.engine.config.settings import Settings
 from quadriga.store.database.database import migrate
 from quadriga.store.records.ids import smallest_id_at
@@ -142,5 +142,5 @@ def test_the_list_of_models_says_since_when_each_file_answered(served):
     assert said["1", new] == ("2026-09-21T14:17:00.000Z", "2026-09-21T14:18:00.000Z", False)
     assert said["3", NEVER_SERVED][2] is False
     assert [version for (version, _), (first, *_) in said.items() if first is None] == ["2"]
-    states = _cells(answer)[2].split("\n")  # as `quadriga models` prints them
+    states = model_cells(answer)[2].split("\n")  # as `quadriga models` prints them
     assert sorted(states) == ["1 ready", "1 replaced", "2 ready", "3 not served"]

@@ -192,7 +192,7 @@ def reports_command(context: click.Context, server: str, model: str | None, as_j
 @json_option
 def show_report(report_id: str, output: tuple[Path, ...], server: str, as_json: bool) -> None:
     """Show a report as the command that makes one does, and write it to files."""
-    from quadriga.engine.commands.monitoring.report_output import read_report, write_report
+    from quadriga.engine.commands.monitoring.reports import read_report, write_report
 
     client = connect(server)
     write_report(

@@ -98,7 +98,7 @@ def _put_baseline(options: SimpleNamespace) -> dict[str, Any]:
 
 def _save_baseline(options: SimpleNamespace) -> Any:
     """Read the inferences here, save the baseline in the data folder, and return it."""
-    from quadriga.engine.commands.monitoring.kept_reports import check_keepable
+    from quadriga.engine.commands.monitoring.reports import check_keepable
     from quadriga.monitor.drift.baselines import BaselineStore, decode_baseline
     from quadriga.monitor.drift.job import BaselineJob, run_baseline
     from quadriga.monitor.drift.service import DriftService

@@ -30,7 +30,7 @@ from quadriga.client.errors import InputError, ServerBusy
 from quadriga.client.results import Result
 from quadriga.client.transport.calls import json_call
 from quadriga.client.versions import split_version
-from quadriga.engine.commands.monitoring.report_output import RenderPage, wait_for_report
+from quadriga.engine.commands.monitoring.reports import RenderPage, wait_for_report
 from quadriga.engine.commands.options import connect, parse_object
 from quadriga.engine.commands.output import error_text, print_progress
 from quadriga.engine.config.extras import dataset_formats

@@ -118,7 +118,7 @@ def drift_command(**values: Any) -> None:
     quadriga drift --baseline usual.parquet --current today.jsonl --output report.html
     quadriga drift --model NAME --from -24h --baseline-from -8d --baseline-to -1d
     """  # noqa: D301 - click leaves lines after a backspace as they are
-    from quadriga.engine.commands.monitoring.report_output import write_report
+    from quadriga.engine.commands.monitoring.reports import write_report
     from quadriga.monitor.report.checks import signal_checks
 
     options = SimpleNamespace(**values)
@@ -132,7 +132,7 @@ def drift_command(**values: Any) -> None:
 
 
 def _compare_files(options: SimpleNamespace) -> ReportAndPage:
-    from quadriga.engine.commands.monitoring.report_output import image_from_folder, page_writer
+    from quadriga.engine.commands.monitoring.reports import image_from_folder, page_writer
     from quadriga.monitor.drift.files.compare_files import ColumnOptions, compare_files
     from quadriga.monitor.drift.significance.decision import ComparisonSettings
 
@@ -146,7 +146,7 @@ def _compare_files(options: SimpleNamespace) -> ReportAndPage:
 
 
 def _compare_on_server(options: SimpleNamespace) -> ReportAndPage:
-    from quadriga.engine.commands.monitoring.report_output import wait_for_report
+    from quadriga.engine.commands.monitoring.reports import wait_for_report
 
     client = connect(options.server)
     options.is_kept = True
@@ -156,7 +156,7 @@ def _compare_on_server(options: SimpleNamespace) -> ReportAndPage:
 
 def _compare_stored(options: SimpleNamespace) -> ReportAndPage:
     from quadriga.client.versions import model_body
-    from quadriga.engine.commands.monitoring.kept_reports import report_of_store
+    from quadriga.engine.commands.monitoring.reports import report_of_store
     from quadriga.monitor.drift.baselines import BaselineStore
     from quadriga.monitor.drift.parameters import (
         DriftParameters,

@@ -165,7 +165,7 @@ def evaluate_command(**values: Any) -> None:
     quadriga evaluate --model NAME --dataset FOLDER --output report.html
     quadriga evaluate --model NAME --dataset FOLDER --fail-under mAP=0.5
     """  # noqa: D301 - click leaves lines after a backspace as they are
-    from quadriga.engine.commands.monitoring.report_output import write_report
+    from quadriga.engine.commands.monitoring.reports import write_report
     from quadriga.monitor.evaluation.state import EvaluationError
     from quadriga.monitor.report.checks import Check
 
@@ -229,7 +229,7 @@ def _checks(report: Any, limits: list[Any], earlier: Any) -> list[Any]:
 
 
 def _evaluate_records(options: SimpleNamespace) -> ReportAndPage:
-    from quadriga.engine.commands.monitoring.report_output import image_from_folder, page_writer
+    from quadriga.engine.commands.monitoring.reports import image_from_folder, page_writer
     from quadriga.monitor.evaluation.files.evaluate_files import evaluate_parquet, evaluate_records
 
     def print_images(lines: int) -> None:
@@ -259,7 +259,7 @@ def _evaluate_records(options: SimpleNamespace) -> ReportAndPage:
 
 
 def _evaluate_coco(options: SimpleNamespace) -> ReportAndPage:
-    from quadriga.engine.commands.monitoring.report_output import image_from_folder, page_writer
+    from quadriga.engine.commands.monitoring.reports import image_from_folder, page_writer
     from quadriga.monitor.evaluation.files.evaluate_files import evaluate_coco
 
     report = evaluate_coco(
@@ -280,7 +280,7 @@ def _evaluation_options(options: SimpleNamespace) -> Any:
 
 def _evaluate_stored(options: SimpleNamespace) -> ReportAndPage:
     from quadriga.client.versions import model_body
-    from quadriga.engine.commands.monitoring.kept_reports import report_of_store
+    from quadriga.engine.commands.monitoring.reports import report_of_store
     from quadriga.monitor.evaluation.parameters import (
         EvaluationParameters,
         check_parameters,
@@ -304,7 +304,7 @@ def _evaluate_stored(options: SimpleNamespace) -> ReportAndPage:
 
 
 def _evaluate_on_server(options: SimpleNamespace) -> ReportAndPage:
-    from quadriga.engine.commands.monitoring.report_output import wait_for_report
+    from quadriga.engine.commands.monitoring.reports import wait_for_report
 
     client = connect(options.server)
     options.is_kept = True

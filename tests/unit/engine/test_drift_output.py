@@ -5,7 +5,7 @@ import io
 import msgspec
 from rich.console import Console
 
-from quadriga.engine.commands.monitoring.report_output import render_drift
+from quadriga.engine.commands.monitoring.reports import render_drift
 from quadriga.monitor.report.schema import Effect, Signal
 from tests.drift_reports import watched
 

@@ -5,7 +5,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from quadriga.engine.commands.monitoring.report_output import image_from_folder
+from quadriga.engine.commands.monitoring.reports import image_from_folder
 from quadriga.engine.config.extras import dataset_formats
 from quadriga.monitor.evaluation.files.datasets import read_dataset
 from quadriga.monitor.evaluation.state import EvaluationError

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from sacrebleu.metrics import BLEU
 
-from quadriga.engine.commands.monitoring.report_output import render_evaluation
+from quadriga.engine.commands.monitoring.reports import render_evaluation
 from quadriga.monitor.evaluation.evaluators import build_state, load_evaluator
 from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
 from quadriga.monitor.evaluation.state import EvaluationError, merge_states, select_images

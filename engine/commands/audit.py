@@ -32,7 +32,10 @@ def audit_command(data: str | None, **options: Any) -> None:
     from quadriga.store.audit.entries import encode_entry
     from quadriga.store.audit.reading import MAX_LIMIT, parse_since, read_page
 
-    folder, key = _audit_directory(data), options["key"] or ""
+    settings = load_settings(data=data)
+    if not Path(settings.data).is_dir():
+        raise StoreError(f"data folder not found: {settings.data}; set --data or --config as for the server")  # fmt: skip
+    folder, key = settings.audit_directory, options["key"] or ""
     since = parse_since(options["since"], time.time()) if options["since"] else ""
     left, cursor, damaged = options["limit"], "", 0
     entries: list[Any] = []
@@ -52,18 +55,6 @@ def audit_command(data: str | None, **options: Any) -> None:
         make_console().print(_table(entries) if entries else "no lines")
     if damaged:
         click.echo(f"{damaged} damaged lines were skipped", err=True)
-
-
-def _audit_directory(data: str | None) -> Path:
-    """Return the folder of the audit log of a data folder, whose database does not matter.
-
-    Raises:
-        StoreError: There is no such data folder.
-    """
-    settings = load_settings(data=data)
-    if not Path(settings.data).is_dir():
-        raise StoreError(f"data folder not found: {settings.data}; set --data or --config as for the server")  # fmt: skip
-    return settings.audit_directory
 
 
 def _table(entries: list[Any]) -> Any:

@@ -12,6 +12,7 @@ import rich_click as click
 
 from quadriga.engine.commands.options import connect, option, parse_filter, server_option
 from quadriga.engine.commands.output import print_progress, print_text
+from quadriga.quoting import one_line
 from quadriga.store.blobs.interface import KEY_PATTERN, blob_key
 from quadriga.store.records.errors import StoreError
 
@@ -75,18 +76,19 @@ def erase_command(filter_text: str, **options: Any) -> None:
 
 
 def _selection(filter_text: str, images: tuple[str, ...], *, is_all: bool) -> dict[str, Any]:
-    """Return the arguments of `Inferences.delete` that select what is erased."""
+    """Return the arguments of `Inferences.delete` that erase what is selected."""
     supplied = [bool(filter_text), bool(images), is_all]
     if sum(supplied) != 1:
         raise click.UsageError(
             f"expected one of FILTER, --image and --all, got {'several' if any(supplied) else 'none'}"
         )
     if is_all:
-        return {"every": True}
+        return {"erase": True, "every": True}
     if filter_text:
-        return {"where": parse_filter(filter_text)}
+        return {"erase": True, "where": parse_filter(filter_text)}
     hashes = sorted({_hash(image) for image in images})
-    return {"where": {"input.hash": hashes[0] if len(hashes) == 1 else {"in": hashes}}}
+    chosen = hashes[0] if len(hashes) == 1 else {"in": hashes}
+    return {"erase": True, "where": {"input.hash": chosen}}
 
 
 def _hash(image: str) -> str:
@@ -102,16 +104,12 @@ def _hash(image: str) -> str:
 
 def _ask(server: Any, selection: dict[str, Any]) -> None:
     """Say how many inferences would be erased, and return if the answer is yes; else the command ends with 1."""
-    matches = _request(server, selection, dry_run=True)
+    matches = server.inferences.delete(**selection, dry_run=True)
     more = " or more" if matches["more"] else ""
     click.echo(f"{matches['count']:,}{more} inferences match on {server.url}", err=True)
     if not matches["count"]:
         click.echo("what was deleted before, and is on the disk still, is erased", err=True)
     click.confirm("Erase for good?", abort=True, err=True)
-
-
-def _request(server: Any, selection: dict[str, Any], **options: Any) -> Any:
-    return server.inferences.delete(erase=True, **selection, **options)
 
 
 def _erase(server: Any, selection: dict[str, Any], wait_s: float) -> Iterator[dict[str, Any]]:
@@ -124,7 +122,7 @@ def _erase(server: Any, selection: dict[str, Any], wait_s: float) -> Iterator[di
     has_more = True
     while has_more:
         print_progress("searching")
-        answer = _request(server, selection)
+        answer = server.inferences.delete(**selection)
         yield _wait(server, answer["erasure"], time.monotonic() + wait_s)
         has_more = answer["more"]
         if has_more and not answer["count"]:
@@ -149,8 +147,6 @@ def _wait(server: Any, receipt: dict[str, Any], deadline_s: float) -> dict[str, 
 
 
 def _print(receipt: dict[str, Any]) -> None:
-    from quadriga.quoting import one_line
-
     is_complete = receipt["state"] == "complete"
     state = "is complete" if is_complete else "goes on; its receipt comes at"
     where = "" if is_complete else f" GET /api/erasures/{receipt['id']}"
@@ -169,6 +165,4 @@ def _print(receipt: dict[str, Any]) -> None:
 
 
 def _lines(texts: list[str]) -> Iterator[str]:
-    from quadriga.quoting import one_line
-
     return (one_line(text, _MAX_TEXT) for text in texts)

@@ -12,6 +12,7 @@ import rich_click as click
 
 from quadriga.engine.commands.options import connect, option, parse_object, server_option
 from quadriga.engine.commands.output import print_progress
+from quadriga.quoting import one_line, printable
 
 MAX_PREDICTIONS = 10
 """Maximum predictions on the line of an image."""
@@ -167,8 +168,6 @@ def fold_contours(predictions: Iterable[dict[str, Any]]) -> Iterator[dict[str, A
 
 def _print_result(result: Any, *, as_json: bool, points: bool) -> bool:
     """Print a result, or that there is none; return whether there is one."""
-    from quadriga.quoting import printable
-
     if not result.ok:
         _warn(f"{_shown(result.source)}: {result.error}")
         if as_json:
@@ -185,7 +184,6 @@ def _print_result(result: Any, *, as_json: bool, points: bool) -> bool:
 
 def _summary(predictions: Sequence[dict[str, Any]]) -> str:
     from quadriga.client.drawing import caption
-    from quadriga.quoting import one_line
 
     captions = [one_line(caption(row), 200) for row in predictions[:MAX_PREDICTIONS]]
     hidden = len(predictions) - len(captions)
@@ -215,6 +213,4 @@ def _echo_json(value: Any) -> None:
 
 
 def _warn(text: str) -> None:
-    from quadriga.quoting import printable
-
     click.echo(f"quadriga: {printable(text)}", err=True)

@@ -112,16 +112,15 @@ report_output_option = option(
     callback=_check_outputs,
 )
 
-keep_option = option(
-    "--no-keep",
-    "Print the report only. [default: the data folder keeps it, and the console shows it]",
-    is_flag=True,
-)
 report_options = combine(
     option("--seed", "Seed of random draws.", type=click.IntRange(0, (1 << 32) - 1), default=0),
     option("--json as_json", "Print the report as JSON, and nothing else.", is_flag=True),
     report_output_option,
-    keep_option,
+    option(
+        "--no-keep",
+        "Print the report only. [default: the data folder keeps it, and the console shows it]",
+        is_flag=True,
+    ),
 )
 """Options of the commands that make a report."""
 

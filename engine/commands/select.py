@@ -113,7 +113,7 @@ def select_command(
         **choice,
     )
     with open_store(store_settings(data, database, must_exist=True)) as (inferences, blobs):
-        selection = select(inferences, options, _print_matches)
+        selection = select(inferences, options, lambda found: print_progress(f"{found} inferences"))
         check_found(selection)
         parameters = ExportParameters(format=format, annotations="predictions")
         written, left_out = _write(
@@ -182,7 +182,3 @@ def _print_selection(selection: Any, left_out: dict[str, int], output: Path) -> 
         click.echo(f"  {number} inferences are no candidates: {reason}")
     for note in selection.notes:
         click.echo(f"  {note}")
-
-
-def _print_matches(matches: int) -> None:
-    print_progress(f"{matches} inferences")

@@ -140,8 +140,6 @@ def _run_over_dataset(client: Any, options: SimpleNamespace) -> None:
     model, version, task = resolve_model(client, options.model, options.version)
     images = read_dataset(options.dataset, task, dataset_formats())
     snapshot = options.snapshot or snapshot_hash(images, options.threads)
-    run = DatasetRun(
-        model, version, task, snapshot=snapshot, parameters={}, threads=options.threads
-    )
-    run_model(client, run, images)
+    run = DatasetRun(model, version, task, snapshot=snapshot, parameters={})
+    run_model(client, run, images, options.threads)
     options.model, options.version, options.where = model, version, run.snapshot_filter

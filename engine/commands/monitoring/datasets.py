@@ -69,13 +69,6 @@ class DatasetRun(NamedTuple):
     snapshot: str
     parameters: dict[str, Any]
     """Parameters of each request."""
-    threads: int
-
-    @property
-    def filter(self) -> dict[str, Any]:
-        """Return the filter that finds the stored predictions of this run."""
-        model = {"model": {"eq": self.model}}, {"version": {"eq": self.version}}
-        return {"and": [*model, self.snapshot_filter]}
 
     @property
     def snapshot_filter(self) -> dict[str, Any]:
@@ -146,7 +139,9 @@ def snapshot_hash(images: Sequence[DatasetImage], threads: int) -> str:
     return f"blake3:{blake3(''.join(lines).encode()).hexdigest()}"
 
 
-def run_model(client: Client, run: DatasetRun, images: Sequence[DatasetImage]) -> None:
+def run_model(
+    client: Client, run: DatasetRun, images: Sequence[DatasetImage], threads: int
+) -> None:
     """Run a model over images concurrently, send their ground truth, and print which failed.
 
     Raises:
@@ -159,7 +154,7 @@ def run_model(client: Client, run: DatasetRun, images: Sequence[DatasetImage]) -
     with connect(client.url, retries=_BUSY_RETRIES) as patient:
         batch = Batch(pending, run.metadata, path_key=None)
         silent = BatchProgress(is_shown=False, total=None)
-        results = run_in_order(batch, partial(_infer_image, patient, run), run.threads, silent)
+        results = run_in_order(batch, partial(_infer_image, patient, run), threads, silent)
         for image, result in zip(pending, results, strict=True):
             if isinstance(result, FailedInference):
                 if isinstance(result.error, ServerBusy):  # no other image needs to be tried
@@ -189,7 +184,8 @@ def _stored_predictions(client: Client, run: DatasetRun) -> dict[str, tuple[str,
     """Return the ids of the inferences that are stored already with their ground truth, by the paths of their images."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the first run finds no inference with these metadata
-        inferences = list(client.query(run.filter, consistency="journal"))
+        where = {"model": run.model, "version": run.version, "and": [run.snapshot_filter]}
+        inferences = list(client.query(where, consistency="journal"))
     return {
         inference.metadata.get("dataset_path", ""): (inference.id, inference.ground_truth)
         for inference in inferences
@@ -263,17 +259,10 @@ def evaluate_dataset(
             click.echo(f"images without a file of labels, as background: {count}", err=True)
         _check_annotations(images, task, options.metrics)
         snapshot = options.snapshot or snapshot_hash(images, options.threads)
-        runs = [
-            DatasetRun(
-                *model,
-                snapshot=snapshot,
-                parameters=_with_all_scores(request_parameters, task),
-                threads=options.threads,
-            )
-            for model in models
-        ]
+        parameters = _with_all_scores(request_parameters, task)
+        runs = [DatasetRun(*model, snapshot=snapshot, parameters=parameters) for model in models]
         for run in runs:
-            run_model(client, run, images)
+            run_model(client, run, images, options.threads)
         job = _submit_evaluation(client, request, runs, options.split if has_splits else None)
         return wait_for_report(client, job)
 

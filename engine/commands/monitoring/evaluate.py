@@ -166,16 +166,25 @@ def evaluate_command(**values: Any) -> None:
     quadriga evaluate --model NAME --dataset FOLDER --fail-under mAP=0.5
     """  # noqa: D301 - click leaves lines after a backspace as they are
     from quadriga.engine.commands.monitoring.reports import write_report
+    from quadriga.monitor.evaluation.limits import limit_failure, regression
+    from quadriga.monitor.evaluation.metric_settings import MetricSettings, check_settings
     from quadriga.monitor.evaluation.state import EvaluationError
     from quadriga.monitor.report.checks import Check
 
     options = SimpleNamespace(**values)
     form = select_form(options, _OPTIONS_BY_FORM, _REQUIRED, "dataset", "server")
     limits, earlier = _limits(options)
-    options.metrics = _metric_settings(options)
+    chosen = {name: getattr(options, name) or None for name in _METRIC_OPTIONS}
+    options.metrics = MetricSettings(**chosen)
+    check_settings(options.metrics)
     report, page = _EVALUATE[form](options)
     try:
-        checks = _checks(report, limits, earlier)
+        checks = [
+            Check(f"{limit.metric.text}={limit.value:g}", limit_failure(report, limit))
+            for limit in limits
+        ]
+        if earlier is not None:
+            checks.append(Check(f"not worse than report {earlier.id}", regression(report, earlier)))
     except EvaluationError as error:
         # What was measured is not lost, and its warnings may say why the metric is another.
         write_report(report, page, options, [Check("limits", str(error))])
@@ -205,77 +214,38 @@ def _limits(options: SimpleNamespace) -> tuple[list[Any], Any]:
     return [parse_limit(text) for text in options.fail_under], earlier
 
 
-def _metric_settings(options: SimpleNamespace) -> Any:
-    """Return the chosen settings of metrics, before anything is evaluated."""
-    from quadriga.monitor.evaluation.metric_settings import MetricSettings, check_settings
-
-    settings = MetricSettings(**{name: getattr(options, name) or None for name in _METRIC_OPTIONS})
-    check_settings(settings)
-    return settings
-
-
-def _checks(report: Any, limits: list[Any], earlier: Any) -> list[Any]:
-    """Return a check for each limit, and one for the earlier report."""
-    from quadriga.monitor.evaluation.limits import limit_failure, regression
-    from quadriga.monitor.report.checks import Check
-
-    checks = [
-        Check(f"{limit.metric.text}={limit.value:g}", limit_failure(report, limit))
-        for limit in limits
-    ]
-    if earlier is not None:
-        checks.append(Check(f"not worse than report {earlier.id}", regression(report, earlier)))
-    return checks
-
-
-def _evaluate_records(options: SimpleNamespace) -> ReportAndPage:
+def _evaluate_files(options: SimpleNamespace) -> ReportAndPage:
     from quadriga.engine.commands.monitoring.reports import image_from_folder, page_writer
+    from quadriga.monitor.evaluation.files.evaluate_files import evaluate_coco
+    from quadriga.monitor.evaluation.reporting import EvaluationOptions
+
+    chosen = EvaluationOptions(options.resamples, options.seed, options.metrics)
+    arguments: dict[str, Any] = {"by": options.by, "options": chosen}
+    if options.truth is None:
+        report = _evaluate_records(options, arguments)
+    else:
+        report = evaluate_coco(options.truth, options.predictions, options.task, **arguments)
+    return report, page_writer(image_from_folder(options.images))
+
+
+def _evaluate_records(options: SimpleNamespace, arguments: dict[str, Any]) -> Any:
     from quadriga.monitor.evaluation.files.evaluate_files import evaluate_parquet, evaluate_records
 
-    def print_images(lines: int) -> None:
-        print_progress(f"{lines} images")
-
-    path, page = options.records, page_writer(image_from_folder(options.images))
-    arguments: dict[str, Any] = {
-        "by": options.by,
-        "options": _evaluation_options(options),
-        "on_lines_read": print_images,
-    }
+    path, task = options.records, options.task
+    arguments["on_lines_read"] = lambda lines: print_progress(f"{lines} images")
     if path.suffix == ".parquet":
         with ray_cluster(options.on) as ray:
             map_shards = map if ray is None else ray.map
-            return evaluate_parquet(
-                path.absolute(), options.task, map_shards=map_shards, **arguments
-            ), page
+            return evaluate_parquet(path.absolute(), task, map_shards=map_shards, **arguments)
     if options.on is not None:
         raise click.UsageError(f"--on can only be used with --model or Parquet, got {path}")
     if str(path) != "-":
         with path.open("rb") as file:
-            return evaluate_records(file, options.task, name=path.name, **arguments), page
+            return evaluate_records(file, task, name=path.name, **arguments)
     with TemporaryFile() as file:  # records are read twice
         shutil.copyfileobj(sys.stdin.buffer, file)
         file.seek(0)
-        return evaluate_records(file, options.task, name="standard input", **arguments), page
-
-
-def _evaluate_coco(options: SimpleNamespace) -> ReportAndPage:
-    from quadriga.engine.commands.monitoring.reports import image_from_folder, page_writer
-    from quadriga.monitor.evaluation.files.evaluate_files import evaluate_coco
-
-    report = evaluate_coco(
-        options.truth,
-        options.predictions,
-        options.task,
-        by=options.by,
-        options=_evaluation_options(options),
-    )
-    return report, page_writer(image_from_folder(options.images))
-
-
-def _evaluation_options(options: SimpleNamespace) -> Any:
-    from quadriga.monitor.evaluation.reporting import EvaluationOptions
-
-    return EvaluationOptions(options.resamples, options.seed, options.metrics)
+        return evaluate_records(file, task, name="standard input", **arguments)
 
 
 def _evaluate_stored(options: SimpleNamespace) -> ReportAndPage:
@@ -338,8 +308,8 @@ def _to_parameters(options: SimpleNamespace) -> dict[str, Any]:
 
 
 _EVALUATE = {
-    "records": _evaluate_records,
-    "truth": _evaluate_coco,
+    "records": _evaluate_files,
+    "truth": _evaluate_files,
     "model": _evaluate_stored,
     "server": _evaluate_on_server,
     "dataset": _evaluate_dataset,

@@ -9,6 +9,7 @@ from quadriga.engine.commands.options import (
     connect,
     option,
     parse_filter,
+    parse_object,
     server_option,
 )
 from quadriga.engine.commands.output import echo_json, print_table, print_text
@@ -74,7 +75,7 @@ def replay_command(model: str, **options: Any) -> None:
         from_=options["start"],
         to=options["end"],
         limit=options["limit"],
-        parameters=parse_filter(options["parameters"], "--parameters") or {},
+        parameters=parse_object(options["parameters"], "--parameters"),
     )
     report = json.loads(client.jobs.result(client.jobs.wait(job)["id"]))
     if options["as_json"]:

@@ -190,10 +190,7 @@ def parse_object(text: str | None, flag: str) -> dict[str, Any]:
     Raises:
         click.BadParameter: It is none.
     """
-    try:
-        value = {} if text is None else json.loads(text)
-    except ValueError as error:
-        raise click.BadParameter(f"expected JSON, got {text}: {error}", param_hint=flag) from error
+    value = parse_filter(text, flag) or {}
     if not isinstance(value, dict):
         raise click.BadParameter(f"expected an object, got {text}", param_hint=flag)
     return value

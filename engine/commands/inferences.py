@@ -253,14 +253,12 @@ def _labels_of_file(path: Path) -> list[str]:
 def import_command(
     file: Path,
     kind: Any,
-    join: str | None,
     *,
-    task: str | None,
-    model: str,
-    team: str | None,
     dry_run: bool,
     accept_predictions: bool,
-    **store: Any,
+    data: str | None,
+    database: str | None,
+    **scope: Any,
 ) -> None:
     """Bring FILE into the store: .jsonl, .parquet, a dataset's .json, .xml, .zip or folder.
 
@@ -271,28 +269,23 @@ def import_command(
     from quadriga.store.exchange.imports import Importer
     from quadriga.tasks import full_name
 
-    _check_join_and_task(kind, join, task)
-    if kind == "inferences" and (model or dry_run or accept_predictions):
+    _check_join_and_task(kind, scope["join"], scope["task"])
+    if kind == "inferences" and (scope["model"] or dry_run or accept_predictions):
         raise click.UsageError(
             "--model, --dry-run and --accept-predictions can only be used with --as ground-truth"
         )
-    task = None if task is None else full_name(task)
-    settings = store_settings(**store, is_written=not dry_run)
-    if model:
+    if scope["task"] is not None:
+        scope["task"] = full_name(scope["task"])
+    settings = store_settings(data, database, is_written=not dry_run)
+    if scope["model"]:
         with open_store(settings, SEARCH_TIMEOUT_S) as (inferences, _):
-            model = inferences.names.resolve(model)
+            scope["model"] = inferences.names.resolve(scope["model"])
     blobs = open_blobs(settings.blob_location)
     importer = Importer(
-        settings.journal_directory,
-        settings.database_url,
-        blobs,
-        kind=kind,
-        join=join,
-        task=task,
-        model=model,
-        team=team,
+        settings.journal_directory, settings.database_url, blobs, kind=kind, **scope
     )
-    items = read(file, task, accept_predictions=accept_predictions, formats=dataset_formats())
+    formats = dataset_formats()
+    items = read(file, scope["task"], accept_predictions=accept_predictions, formats=formats)
     imported = (importer.check if dry_run else importer.run)(items, _print_count)
     print_progress("")
     counts = msgspec.structs.asdict(imported).items()

@@ -63,7 +63,7 @@ def _table(entries: list[Any]) -> Any:
     if len({entry.host for entry in entries}) > 1:
         columns.append("written on")
     rows = (map(_printable, _cells(entry)[: len(columns)]) for entry in entries)
-    return make_table(columns, rows, whole=["time"], widths={"time": 19})
+    return make_table(columns, rows, unbroken=["time"], widths={"time": 19})
 
 
 def _cells(entry: Any) -> list[str]:

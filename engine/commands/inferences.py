@@ -48,7 +48,7 @@ def query(filter_text: str, as_json: bool, limit: int, order: Any, **store: Any)
         return
     columns = ("inference", "predictions", "metadata")
     rows = map(_cells, page.inferences)
-    table = make_table(columns, rows, whole=columns[:1], show_lines=True)
+    table = make_table(columns, rows, unbroken=columns[:1], show_lines=True)
     console = Console()
     console.print(table)
     more = "" if page.count_is_exact else " or more"

@@ -99,7 +99,7 @@ def make_table(
     rows: Iterable[Iterable[str]],
     numbers: Sequence[str] = (),
     *,
-    whole: Sequence[str] = (),
+    unbroken: Sequence[str] = (),
     widths: Mapping[str, int] = {},
     **style: Any,
 ) -> Any:
@@ -109,7 +109,7 @@ def make_table(
         columns: Names of the columns.
         rows: Texts of each row.
         numbers: Columns that stand on the right.
-        whole: Columns whose texts are never broken into lines.
+        unbroken: Columns whose texts are never broken into lines.
         widths: Least letters of columns; others shrink to one.
         style: Further arguments of `rich.table.Table`.
     """
@@ -122,7 +122,7 @@ def make_table(
             Text(column),
             overflow="fold",
             justify="right" if column in numbers else "left",
-            no_wrap=column in whole,
+            no_wrap=column in unbroken,
             min_width=widths.get(column),
         )
     for row in rows:
@@ -137,7 +137,7 @@ def print_table(
     from rich import box
 
     style: dict[str, Any] = {"box": box.SIMPLE, "padding": (0, 1, 0, 0)}
-    make_console().print(make_table(columns, rows, numbers, whole=columns[:1], **style))
+    make_console().print(make_table(columns, rows, numbers, unbroken=columns[:1], **style))
 
 
 def short_time(moment: str | None) -> str:

@@ -113,7 +113,7 @@ def select_command(
         **choice,
     )
     with open_store(store_settings(data, database, must_exist=True)) as (inferences, blobs):
-        selection = select(inferences, options, lambda found: print_progress(f"{found} inferences"))
+        selection = select(inferences, options, lambda count: print_progress(f"{count} inferences"))
         check_found(selection)
         parameters = ExportParameters(format=format, annotations="predictions")
         written, left_out = _write(

@@ -63,9 +63,10 @@ def check_description(description: ModelDescription, location: str) -> ModelToml
     family = description.family
     if family is not None and family not in FAMILIES:
         raise unexpected(f"{location}.family", f"one of {', '.join(FAMILIES)}", family)
-    if decoder and not (decoder in (*DECODERS, *SEGMENTERS) or is_table(decoder)):
-        choices = f"one of {', '.join((*DECODERS, *SEGMENTERS))}"
-        raise unexpected(f"{location}.output.decoder", choices, decoder)
+    is_segmentation = task == "IMAGE_SEGMENTATION"
+    decoders = SEGMENTERS if is_segmentation else DECODERS
+    if decoder and decoder not in decoders and (is_segmentation or not is_table(decoder)):
+        raise unexpected(f"{location}.output.decoder", f"one of {', '.join(decoders)}", decoder)
     if not 0 < len(description.labels) <= MAX_LABELS:
         raise InvalidRequest(
             f"{location}.labels: expected 1 to {MAX_LABELS} labels, got {len(description.labels)}"

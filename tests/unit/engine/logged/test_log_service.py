@@ -76,6 +76,14 @@ REFUSED = {
         {"model": "m", "response": v2(output([1], [1])), "description": {**CLASSES, "output": {"decoder": "os:system"}}},
         "description.output.decoder: expected one of",
     ),
+    "a decoder of segmentation": (
+        {"model": "m", "response": v2(output([1], [1])), "description": {**CLASSES, "task": "detection", "output": {"decoder": "binary"}}},
+        "description.output.decoder: expected one of ultralytics",
+    ),
+    "a decoder of detection": (
+        {"model": "m", "response": v2(output([1], [1])), "description": {**CLASSES, "task": "segmentation", "output": {"decoder": "yolov5"}}},
+        "description.output.decoder: expected one of semantic_logits",
+    ),
     "a task of code": (
         {"model": "m", "response": v2(output([1], [1])), "description": {**CLASSES, "task": "os:system"}},
         "description.task: expected one of",

@@ -50,28 +50,6 @@ class BackedUp(NamedTuple):
     """Images that no earlier backup of the place had."""
 
 
-class _CopiedRows(NamedTuple):
-    """What a backup has of the database and the journal."""
-
-    revision: str
-    """Revision of the database; empty without one."""
-    inferences: int
-    journaled: int
-    """Frames of the journal that the database may not have."""
-    has_database: bool
-
-
-class _CopiedImages(NamedTuple):
-    """Images of a backup."""
-
-    images: int = 0
-    new: int = 0
-    """Images that the place had not yet."""
-    missing: int = 0
-    """Images that were removed or damaged before they could be copied."""
-    size_bytes: int = 0
-
-
 def make_backup(
     data: Path,
     database_url: str,
@@ -105,50 +83,37 @@ def make_backup(
     with place.making(name) as backup:
         if backup.resolve().is_relative_to(data.resolve()):
             raise StoreError(f"expected a place outside of the data folder {data} for backups")
-        rows = _copy_rows(data, database_url if has_database else None, backup, report=report)
+        with journal.hold_segments(data / JOURNAL):
+            segments = _copy_journal(data / JOURNAL, backup / JOURNAL)
+            report("journal")
+            if has_database:
+                _copy_database(database_url, backup / DATABASE)
+            revision, inferences = _summary(backup / DATABASE)
+            journaled = _trim_journal(data / JOURNAL, backup, segments)
+        report("database")
         _copy_files(data, backup / FILES)
-        images = _copy_images(blobs, place.images, backup, report) if has_images else None
-        description = _describe(backup, data, begun, rows=rows, images=images)
+        copied = new = missing = size_bytes = unfound = 0
+        if has_images:
+            copied, new, missing, size_bytes = _copy_images(blobs, place.images, backup, report)
+            unfound = _count_unfound(backup)
+        description = BackupDescription(
+            created=timestamp_text(int(begun.timestamp() * 1000)),
+            version=version("quadriga"),
+            revision=revision,
+            inferences=inferences,
+            journaled=journaled,
+            images=copied,
+            image_bytes=size_bytes,
+            missing_images=missing,
+            unfound_images=unfound,
+            has_images=has_images,
+            has_database=has_database,
+            host=socket.gethostname(),
+            folder=data.resolve().name,
+            files=describe_files(backup),
+        )
         write_description(backup, description)
-    return BackedUp(name, description, images.new if images else 0)
-
-
-def _copy_rows(
-    data: Path, database_url: str | None, backup: Path, *, report: OnProgress
-) -> _CopiedRows:
-    """Copy the journal, then the database; None leaves it out."""
-    with journal.hold_segments(data / JOURNAL):
-        segments = _copy_journal(data / JOURNAL, backup / JOURNAL)
-        report("journal")
-        if database_url is not None:
-            _copy_database(database_url, backup / DATABASE)
-        revision, inferences = _summary(backup / DATABASE)
-        journaled = _trim_journal(data / JOURNAL, backup, segments)
-    report("database")
-    return _CopiedRows(revision, inferences, journaled, database_url is not None)
-
-
-def _describe(
-    backup: Path, data: Path, begun: datetime, *, rows: _CopiedRows, images: _CopiedImages | None
-) -> BackupDescription:
-    """Describe a backup of a data folder that is filled; `images` is None if they are left out."""
-    copied = images or _CopiedImages()
-    return BackupDescription(
-        created=timestamp_text(int(begun.timestamp() * 1000)),
-        version=version("quadriga"),
-        revision=rows.revision,
-        inferences=rows.inferences,
-        journaled=rows.journaled,
-        images=copied.images,
-        image_bytes=copied.size_bytes,
-        missing_images=copied.missing,
-        unfound_images=0 if images is None else _count_unfound(backup),
-        has_images=images is not None,
-        has_database=rows.has_database,
-        host=socket.gethostname(),
-        folder=data.resolve().name,
-        files=describe_files(backup),
-    )
+    return BackedUp(name, description, new)
 
 
 def _copy_journal(source: Path, target: Path) -> list[str]:
@@ -249,8 +214,15 @@ def _copy_files(data: Path, target: Path) -> None:
             os.chmod(target / path, 0o600)  # noqa: PTH101 - it may hold secrets, such as the key of URLs
 
 
-def _copy_images(blobs: Blobs, images: Blobs, backup: Path, report: OnProgress) -> _CopiedImages:
-    """Copy the images that the place has not yet."""
+def _copy_images(
+    blobs: Blobs, images: Blobs, backup: Path, report: OnProgress
+) -> tuple[int, int, int, int]:
+    """Copy the images that the place has not yet.
+
+    Returns:
+        Number of images of the backup, of those that were copied now, of those that were removed or damaged before, and the
+        size of the first in bytes.
+    """
     present = {entry.key for entry in images.entries()}
     copied = new = missing = size_bytes = 0
     with (backup / IMAGE_LIST).open("w") as listed:
@@ -267,7 +239,7 @@ def _copy_images(blobs: Blobs, images: Blobs, backup: Path, report: OnProgress) 
             listed.write(f"{entry.key}\n")
             if copied % 1000 == 0:
                 report(f"images: {copied:,}")
-    return _CopiedImages(copied, new, missing, size_bytes)
+    return copied, new, missing, size_bytes
 
 
 def _count_unfound(backup: Path) -> int:

@@ -1,8 +1,9 @@
 """Application of journaled changes by the writer, in the order of the journal, each once."""
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -91,46 +92,40 @@ def delete_inferences(connection: sa.Connection, names: NameIds, seqs: Collectio
     for table in ("metadata_change", "feedback", "ground_truth", "other_truth", "signal"):
         execute_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
     execute_in(connection, "DELETE FROM repeated_id WHERE first_seq IN ({})", seqs)
-    _remove_statements(
-        connection,
-        {_Removed(seq, request, image, models[id_].team) for seq, request, image, *_, id_ in rows},
-    )
+    removed = [(request, image, models[id_].team) for _, request, image, *_, id_ in rows]
+    _remove_statements(connection, [row[0] for row in rows], removed)
     return {digest for _, _, _, digest, is_kept, _ in rows if digest is not None and is_kept}
 
 
-class _Removed(NamedTuple):
-    """An inference that was removed, as statements name it."""
+def _remove_statements(
+    connection: sa.Connection, seqs: Collection[int], removed: Collection[tuple[str, int, str]]
+) -> None:
+    """Remove the statements of ids and requests that are left with no inference that these may be for.
 
-    seq: int
-    request_id: str
-    image_no: int
-    team: str
-
-    @property
-    def values(self) -> tuple[str, str]:
-        """Values of statements that are joined to the request or to the image."""
-        return self.request_id, f"{self.request_id}#{self.image_no}"
-
-
-def _remove_statements(connection: sa.Connection, removed: set[_Removed]) -> None:
-    """Remove the statements of ids and requests that are left with no inference that these may be for."""
+    Args:
+        connection: Connection in the writer's transaction.
+        seqs: Ids of inferences that were removed.
+        removed: Request, number of the image and team of each.
+    """
     query = "SELECT DISTINCT request_id, image_no, model_id FROM inference WHERE request_id IN ({})"
-    rows = execute_in(connection, query, {entry.request_id for entry in removed})
+    rows = execute_in(connection, query, {request for request, *_ in removed})
     models = models_by_id(connection, (row[-1] for row in rows))
-    remaining = {_Removed(0, request, image, models[id_].team) for request, image, id_ in rows}
-    by_owner: dict[str, set[str]] = {DEFAULT_OWNER: set()}
-    kept_by_owner: dict[str, set[str]] = {DEFAULT_OWNER: set()}
-    for entries, values in ((removed, by_owner), (remaining, kept_by_owner)):
-        for entry in entries:
-            for owner in {DEFAULT_OWNER, owner_of(entry.team)}:
-                values.setdefault(owner, set()).update(entry.values)
+    kept = _values_by_owner((request, image, models[id_].team) for request, image, id_ in rows)
     statement = "DELETE FROM truth WHERE join_on = ? AND owner = ? AND value IN ({})"
-    for owner, values_of_owner in by_owner.items():
-        unused = values_of_owner - kept_by_owner.get(owner, set())
-        execute_in(connection, statement, unused, ("request_id", owner))
+    for owner, values in _values_by_owner(removed).items():
+        execute_in(connection, statement, values - kept[owner], ("request_id", owner))
     statement = "DELETE FROM truth WHERE join_on = ? AND value IN ({})"
     for join in ("id", ground_truth.REFUSED):
-        execute_in(connection, statement, {str(entry.seq) for entry in removed}, (join,))
+        execute_in(connection, statement, [str(seq) for seq in seqs], (join,))
+
+
+def _values_by_owner(images: Iterable[tuple[str, int, str]]) -> dict[str, set[str]]:
+    """Return the values by which statements of each owner are joined to requests, or to one of their images."""
+    values: dict[str, set[str]] = defaultdict(set)
+    for request, image, team in images:
+        for owner in (DEFAULT_OWNER, owner_of(team)):
+            values[owner] |= {request, f"{request}#{image}"}
+    return values
 
 
 def _change_metadata(connection: sa.Connection, names: NameIds, changes: SequencedChanges) -> None:

@@ -174,7 +174,8 @@ class Jobs:
                 with lock(self.directory / ".submitting"):
                     self._check_room()
                     if owner is not None:
-                        owner.check(self._unended_count_of(owner.key_id))
+                        unended = self._unended()
+                        owner.check(sum(job.key_id == owner.key_id for job in unended))
                     hidden.rename(self.directory / job_id)
             except Exception:
                 shutil.rmtree(hidden, ignore_errors=True)
@@ -183,30 +184,24 @@ class Jobs:
 
     def waiting_count(self) -> int:
         """Return the number of jobs that have not ended."""
+        return sum(1 for _ in self._unended())
+
+    def _unended(self) -> Iterator[Job]:
+        """Yield the jobs that have not ended; those that have are remembered, and read no more."""
         ids = self.ids()
         self._ended.intersection_update(ids)
-        count = 0
         for job_id in ids:
-            if job_id not in self._ended and self._has_ended(job_id):
+            if job_id in self._ended:
+                continue
+            try:
+                job = self._read(job_id)
+            except NotFoundError:  # removed meanwhile, or damaged
                 self._ended.add(job_id)
-            count += job_id not in self._ended
-        return count
-
-    def _unended_count_of(self, key_id: str) -> int:
-        """Return the number of jobs of a key that have not ended."""
-        count = 0
-        for job_id in self.ids():
-            if job_id not in self._ended:
-                with suppress(NotFoundError):  # removed meanwhile, or damaged
-                    job = self._read(job_id)
-                    count += job.key_id == key_id and job.state not in ENDED
-        return count
-
-    def _has_ended(self, job_id: str) -> bool:
-        try:
-            return self._read(job_id).state in ENDED
-        except NotFoundError:  # removed meanwhile, or damaged
-            return True
+                continue
+            if job.state in ENDED:
+                self._ended.add(job_id)
+            else:
+                yield job
 
     def _check_room(self) -> None:
         if self._max_waiting is None or self.waiting_count() < self._max_waiting:

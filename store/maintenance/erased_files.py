@@ -2,13 +2,14 @@
 
 import shutil
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from quadriga.store.jobs.jobs import ID_LISTS_FILE, Jobs
+from quadriga.store.jobs.jobs import ENDED, ID_LISTS_FILE, Jobs
 from quadriga.store.maintenance.mentions import Mentions
 from quadriga.store.records.disk import sync_path, write_atomically
 from quadriga.store.records.errors import NotFoundError
@@ -16,23 +17,19 @@ from quadriga.store.records.errors import NotFoundError
 MAX_NAMED = 20
 """Maximum number of files that a receipt names."""
 
-_ENDED = ("succeeded", "failed", "cancelled")
-
 
 def started_jobs(jobs: Jobs) -> list[str]:
     """Return the jobs that have started and not ended."""
-    return [job.id for job in jobs.all() if job.starts and job.state not in _ENDED]
+    return [job.id for job in jobs.all() if job.starts and job.state not in ENDED]
 
 
 def running_jobs(jobs: Jobs, ids: Collection[str]) -> list[str]:
     """Return those of some jobs that have not ended."""
     running = []
     for job_id in ids:
-        try:
-            if jobs.read(job_id).state not in _ENDED:
+        with suppress(NotFoundError):  # removed meanwhile
+            if jobs.read(job_id).state not in ENDED:
                 running.append(job_id)
-        except NotFoundError:  # removed meanwhile
-            pass
     return running
 
 
@@ -82,7 +79,7 @@ def _folders(jobs: Jobs) -> Iterator[Path]:
             job = jobs.read(job_id)
         except NotFoundError:  # damaged: nobody runs it
             job = None
-        if job is None or job.state in _ENDED:
+        if job is None or job.state in ENDED:
             yield jobs.directory / job_id
     for job_id in jobs.removed_ids():
         yield jobs.directory / f".{job_id}"

@@ -1,5 +1,6 @@
 """What is stored of each model: counted from the rollups, which retention does not shrink."""
 
+from collections import defaultdict
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -37,49 +38,23 @@ class StoredVersion(NamedTuple):
 
 def stored_versions(connection: sa.Connection, scope: Scope) -> list[StoredVersion]:
     """Return the versions of the models that have stored inferences within a scope, or had some, the oldest first."""
-    counts: dict[tuple[str, str, str, str], _Counts] = {}
-    for name, version, sha256, task, team, *counted in execute(connection, _COUNTS):
+    counts: dict[tuple[str, str, str, str], list[tuple[int, ...]]] = defaultdict(list)
+    for name, version, sha256, task, team, *numbers, newest in execute(connection, _COUNTS):
         if scope.admits(name, team):
-            *numbers, newest = counted
             n, errors, first, last = map(int, numbers)
-            row = _Counts(n, errors, first, last=_last_ms(last, newest))
-            key = name, version, sha256, task
-            counts[key] = counts[key].plus(row) if key in counts else row
+            newest_ms = 0 if newest is None else time_ms(int(newest))
+            last_ms = max(last * MINUTE_MS, newest_ms)  # the time if it is stored, else its minute
+            counts[name, version, sha256, task].append((n, errors, first * MINUTE_MS, last_ms))
     return [
         StoredVersion(
             name,
             version,
             sha256,
             task=task,
-            inferences=count.inferences,
-            errors=count.errors,
-            first_at=timestamp_text(count.first * MINUTE_MS),
-            last_at=timestamp_text(count.last),
+            inferences=sum(n for n, *_ in of_teams),
+            errors=sum(errors for _, errors, *_ in of_teams),
+            first_at=timestamp_text(min(first_ms for *_, first_ms, _ in of_teams)),
+            last_at=timestamp_text(max(last_ms for *_, last_ms in of_teams)),
         )
-        for (name, version, sha256, task), count in counts.items()
+        for (name, version, sha256, task), of_teams in counts.items()
     ]
-
-
-class _Counts(NamedTuple):
-    """Counts of one model file, of one team or of several."""
-
-    inferences: int
-    errors: int
-    first: int
-    """Minute since 1970 of the first inference."""
-    last: int
-    """Time of the last one, in milliseconds since 1970."""
-
-    def plus(self, other: "_Counts") -> "_Counts":
-        return _Counts(
-            self.inferences + other.inferences,
-            self.errors + other.errors,
-            min(self.first, other.first),
-            last=max(self.last, other.last),
-        )
-
-
-def _last_ms(minute: int, newest: int | None) -> int:
-    """Return the time of the newest inference that is stored if it is of the last minute, else that minute."""
-    newest_ms = 0 if newest is None else time_ms(int(newest))
-    return max(minute * MINUTE_MS, newest_ms)

@@ -1,7 +1,7 @@
 """Changes of stored data that clients ask for: each is checked, journaled, and awaited until it is applied."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,13 +16,12 @@ from quadriga.store.changes.erasures import (
 )
 from quadriga.store.changes.journaling import ChangeJournal
 from quadriga.store.changes.truth_service import GroundTruthService, LabelsOf
-from quadriga.store.database.database import execute, execute_in
+from quadriga.store.database.database import execute
 from quadriga.store.database.rows import storable_text
 from quadriga.store.journal.journal import Journal
 from quadriga.store.query.filters.forms import parse
 from quadriga.store.query.filters.syntax import Filter, leaves
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import metadata
 from quadriga.store.records.errors import ChangeError
 from quadriga.store.records.ids import IdSource, time_ms
@@ -142,9 +141,12 @@ class ChangeService:
         change = change_requests.parse_metadata_change(int(inference.id), body, self._read_metadata)
         metadata.check(change.set)
         metadata.check_rules(changed_metadata(metadata.decode(inference.metadata), change))
-        change_ids = self._journal.apply([change])
+        (change_id,) = self._journal.apply([change])
         inference = self._inferences.get(inference.id)
-        if not self._count("SELECT count(*) FROM metadata_change WHERE id IN ({})", change_ids):
+        statement = "SELECT count(*) FROM metadata_change WHERE id = ?"
+        with self._inferences.snapshot() as connection:
+            is_applied = execute(connection, statement, (change_id,)).scalar()
+        if not is_applied:
             raise ChangeError(
                 "the metadata was not changed: together with other changes made at the same time, "
                 "it would break the rules of metadata"
@@ -188,26 +190,26 @@ class ChangeService:
             raise ChangeError('a filter in where, or "all": true, is required')
         if request.erase:
             self.erasures.check_scope()
-            ids_to_erase, may_be_more = self._find_to_erase(request.where)
+            ids, has_more = self._find(request.where, MAX_ERASED, descending=False)
             if request.dry_run:
-                return DeletionResult(len(ids_to_erase), [], may_be_more)
-            return self._erase(tree, ids_to_erase, has_more=may_be_more)
-        ids, has_more = self._find(request.where)
+                return DeletionResult(len(ids), [], has_more)
+            return self._erase(tree, ids, has_more=has_more)
+        ids, has_more = self._find(request.where, MAX_DELETED, descending=True)
         if ids and not request.dry_run:
-            seqs = [int(inference_id) for inference_id in ids]
-            starts = range(0, len(seqs), _PAGE_SIZE)
-            self._journal.apply([Deletion(seqs[start : start + _PAGE_SIZE]) for start in starts])
-        return DeletionResult(len(ids), ids, has_more)
+            starts = range(0, len(ids), _PAGE_SIZE)
+            self._journal.apply([Deletion(ids[start : start + _PAGE_SIZE]) for start in starts])
+        return DeletionResult(len(ids), [str(seq) for seq in ids], has_more)
 
-    def _find_to_erase(self, where: Any) -> tuple[list[int], bool]:
-        """Return the ids of what an erasure takes, oldest first, and whether there may be more."""
+    def _find(self, where: Any, limit: int, *, descending: bool) -> tuple[list[int], bool]:
+        """Return the ids of matches, newest or oldest first, up to a limit, and whether there may be more."""
         deadline = time.monotonic() + DELETE_SEARCH_TIMEOUT_S
         self._inferences.wait_for_journal()
         ids: list[int] = []
-        for batch in self._inferences.with_replays().matching_ids(where):
+        stored = self._inferences.with_replays()  # what is to go has no copies that stay
+        for batch in stored.matching_ids(where, descending=descending):
             ids += batch
-            if len(ids) > MAX_ERASED or time.monotonic() >= deadline:
-                return ids[:MAX_ERASED], True
+            if len(ids) > limit or time.monotonic() >= deadline:
+                return ids[:limit], True
         return ids, False
 
     def _erase(self, tree: Filter, ids: list[int], *, has_more: bool) -> DeletionResult:
@@ -240,19 +242,3 @@ class ChangeService:
         rule = change_requests.parse_retention_rule(model, body)
         self._journal.apply([msgspec.structs.replace(rule, team=self._inferences.scope.team)])
         return self.retention(model)
-
-    def _count(self, statement: str, ids: Sequence[int]) -> int:
-        with self._inferences.snapshot() as connection:
-            return sum(int(count) for (count,) in execute_in(connection, statement, ids))
-
-    def _find(self, where: Any) -> tuple[list[str], bool]:
-        """Return the ids of matches, newest first, and whether there may be more."""
-        deadline = time.monotonic() + DELETE_SEARCH_TIMEOUT_S
-        self._inferences.wait_for_journal()
-        ids: list[str] = []
-        stored = self._inferences.with_replays()  # what is to go has no copies that stay
-        for page in stored.pages(QueryRequest(where=where, limit=_PAGE_SIZE)):
-            ids += [inference.id for inference in page.inferences]
-            if len(ids) >= MAX_DELETED or time.monotonic() >= deadline:
-                break
-        return ids[:MAX_DELETED], page.cursor is not None or len(ids) > MAX_DELETED

@@ -10,8 +10,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -30,88 +31,16 @@ from quadriga.store.database import rollups
 from quadriga.store.database.damaged_files import damaged_files
 from quadriga.store.database.database import check_in_place, execute, execute_in
 from quadriga.store.database.rows import NameIds
-from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.jobs.jobs import Jobs, now_text
 from quadriga.store.journal import journal
 from quadriga.store.maintenance import erased_files
 from quadriga.store.maintenance.mentions import Mentions
 from quadriga.store.maintenance.vacuum import truncate_log, vacuum_postgresql
 from quadriga.store.query.names import repeated_ids
 from quadriga.store.records.errors import StoreError, full_text
-from quadriga.store.records.records import timestamp_text
-
-_T = TypeVar("_T")
-
-
-class BackgroundTask(Generic[_T]):
-    """Runs a function that can be run again, as the end of the process ends it.
-
-    Args:
-        work: The function.
-        name: Name of the thread.
-    """
-
-    def __init__(self, work: Callable[[], _T], name: str) -> None:
-        self._work = work
-        self._results: list[_T] = []
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def has_ended(self, timeout_s: float) -> bool:
-        """Check whether the function has ended, or ends within a time."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def result(self) -> _T:
-        """Return what an ended function returned, or raise what it raised."""
-        if self._error is not None:
-            raise self._error
-        return self._results[0]
-
-    def _run(self) -> None:
-        try:
-            self._results.append(self._work())
-        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
-            self._error = error
-
 
 _CANDIDATES = 100
 """Inferences that are looked at for one statement; one that may be joined to more stays."""
-
-
-class NotedTraces:
-    """What inferences that are erased are joined to, before their rows go.
-
-    Args:
-        joins: Joins and values that the erasure names itself.
-    """
-
-    def __init__(self, joins: Iterable[tuple[str, str]] = ()) -> None:
-        self.joins = set(joins)
-        self.digests: set[str] = set()
-        self.repeated: set[int] = set()
-        """Ids that lead to the inferences: other servers wrote them to their journals, and sent them to ClickHouse."""
-        self.inferences = 0
-
-    def add(self, connection: sa.Connection, seqs: Collection[int]) -> None:
-        """Add the images and joins of some inferences."""
-        subjects = read_subjects(connection, seqs)
-        joins = stated_joins(connection, subjects) - {"id"}
-        pairs = {pair for subject in subjects for pair in join_values(subject, joins)}
-        stated = "SELECT DISTINCT value FROM truth WHERE join_on = ? AND value IN ({})"
-        for join in joins:
-            values = {value for join_, value in pairs if join_ == join}
-            rows = execute_in(connection, stated, values, (join,))
-            self.joins.update((join, str(value)) for (value,) in rows)
-        self.digests.update(str(subject.input_hash) for subject in subjects if subject.input_hash)
-        self.repeated.update(repeated_ids(connection, seqs))
-        self.inferences += len(subjects)
-
-
-def remove_rows(connection: sa.Connection, names: NameIds, seqs: Collection[int]) -> None:
-    """Remove inferences as deleting does, in an exclusive transaction; those that are gone have no effect."""
-    rollups.subtract(connection, seqs)
-    delete_inferences(connection, names, seqs)
 
 
 def remove_statements(
@@ -249,7 +178,9 @@ class Eraser:
         self, erasure: "_Erasure", engine: sa.Engine, names: NameIds, offsets: Mapping[str, int]
     ) -> None:
         targets = erasure.targets
-        if self._is_complete(targets.id):  # and was killed before its end was noted
+        if (
+            self._erasures.read(targets.id).state == "complete"
+        ):  # and was killed before its end was noted
             self._erasures.save_receipt(self._erasures.read(targets.id))
             del self._running[targets.id]
             return
@@ -260,9 +191,6 @@ class Eraser:
         else:
             self._finish(erasure, engine, offsets)
 
-    def _is_complete(self, erasure_id: str) -> bool:
-        return self._erasures.read(erasure_id).state == "complete"
-
     def _collect(self, erasure: "_Erasure", engine: sa.Engine) -> None:
         """Note what some more inferences are joined to."""
         targets, start = erasure.targets, erasure.collected
@@ -272,14 +200,13 @@ class Eraser:
             self._erasures.save_receipt(begun_receipt(targets))
         if seqs:
             with engine.begin() as connection:
-                erasure.traces.add(connection, seqs)
+                erasure.note_traces(connection, seqs)
             erasure.collected = start + len(seqs)
             return
-        targets.ids += sorted(erasure.traces.repeated)
-        targets.joins = sorted(erasure.traces.joins)
-        targets.digests = sorted(erasure.traces.digests)
-        targets.counts = {"inferences": erasure.traces.inferences}
-        erasure.traces = NotedTraces()
+        targets.ids += sorted(erasure.repeated)
+        targets.joins = sorted(erasure.joins)
+        targets.digests = sorted(erasure.digests)
+        targets.counts = {"inferences": erasure.inferences}
         targets.step = "rows"
         self._erasures.save_targets(targets)
         self._erasures.save_receipt(begun_receipt(targets))
@@ -293,7 +220,8 @@ class Eraser:
         erasure.due_s = 0.0
         if seqs:
             with names.transaction(engine, exclusive=True) as connection:
-                remove_rows(connection, names, seqs)
+                rollups.subtract(connection, seqs)
+                delete_inferences(connection, names, seqs)
             erasure.removed = start + len(seqs)
         elif joins:
             with names.transaction(engine, exclusive=True) as connection:
@@ -342,7 +270,7 @@ class Eraser:
         )
         erasure.due_s = time.monotonic() + RETRY_S
         if not waiting:
-            receipt = msgspec.structs.replace(receipt, state="complete", ended_at=_now())
+            receipt = msgspec.structs.replace(receipt, state="complete", ended_at=now_text())
             _log.info("erasure %s is complete", erasure.targets.id)
             self._erasures.save_receipt(receipt)
             del self._running[erasure.targets.id]
@@ -464,7 +392,11 @@ class _Erasure:
     def __init__(self, targets: ErasureTargets) -> None:
         self.targets = targets
         self.due_s = 0.0
-        self.traces = NotedTraces(targets.demanded)
+        self.joins = set(targets.demanded)
+        self.digests: set[str] = set()
+        self.repeated: set[int] = set()
+        """Ids that lead to the inferences: other servers wrote them to their journals, and sent them to ClickHouse."""
+        self.inferences = 0
         self.collected = self.removed = self.judged_joins = self.tried_images = self.shared = 0
         """How far each kind is."""
         self.removed_joins: list[tuple[str, str]] = []
@@ -478,19 +410,47 @@ class _Erasure:
         """Segments of the journal that may hold what was erased; None until all else is done."""
         self.needed: dict[str, int] = {}
         self.done: set[str] = set()
-        self.tasks: dict[str, BackgroundTask[Any]] = {}
+        self.tasks: dict[str, Future[Any]] = {}
         self.results: dict[str, Any] = {}
         self.mentioning_files: list[str] = []
         self.receipt: object = None
 
+    def note_traces(self, connection: sa.Connection, seqs: Collection[int]) -> None:
+        """Note what some inferences are joined to, before their rows go: images, statements and repeated ids."""
+        subjects = read_subjects(connection, seqs)
+        joins = stated_joins(connection, subjects) - {"id"}
+        pairs = {pair for subject in subjects for pair in join_values(subject, joins)}
+        stated = "SELECT DISTINCT value FROM truth WHERE join_on = ? AND value IN ({})"
+        for join in joins:
+            values = {value for join_, value in pairs if join_ == join}
+            rows = execute_in(connection, stated, values, (join,))
+            self.joins.update((join, str(value)) for (value,) in rows)
+        self.digests.update(str(subject.input_hash) for subject in subjects if subject.input_hash)
+        self.repeated.update(repeated_ids(connection, seqs))
+        self.inferences += len(subjects)
+
     def ends(self, name: str, work: Callable[[], Any]) -> bool:
-        """Run something in a thread; return whether it has ended, with its result in `results`, or raise what it raised."""
+        """Run something in a thread; return whether it has ended, with its result in `results`, or raise what it raised.
+
+        The end of the process ends the thread, so the work has to be such that it can be run again.
+        """
         if name not in self.tasks:
-            self.tasks[name] = BackgroundTask(work, f"erasure-{name}")
-        if not self.tasks[name].has_ended(_TASK_S):
+            task = self.tasks[name] = Future()
+            thread = threading.Thread(
+                target=_complete, args=(task, work), name=f"erasure-{name}", daemon=True
+            )
+            thread.start()
+        if not wait([self.tasks[name]], _TASK_S).done:
             return False
         self.results[name] = self.tasks.pop(name).result()
         return True
+
+
+def _complete(task: Future[Any], work: Callable[[], Any]) -> None:
+    try:
+        task.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+        task.set_exception(error)
 
 
 def _kept(engine: sa.Engine, *, has_replica: bool, is_local: bool) -> list[str]:
@@ -522,7 +482,3 @@ def _kept(engine: sa.Engine, *, has_replica: bool, is_local: bool) -> list[str]:
             "the object store: earlier versions of objects where versioning is on, and replicas"
         )
     return places
-
-
-def _now() -> str:
-    return timestamp_text(time.time_ns() // 1_000_000)

@@ -26,7 +26,7 @@ from quadriga.monitor.watch.webhooks import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.access import admit_model
 from quadriga.proto.request import current_caller, note_target
 from quadriga.quoting import quoted
-from quadriga.store.exchange.export import ExportParameters
+from quadriga.store.exchange.dataset_options import ExportParameters
 from quadriga.store.exchange.export import decode_parameters as decode_export
 from quadriga.store.jobs.jobs import Job, Jobs
 from quadriga.store.query.inferences import InferenceReader

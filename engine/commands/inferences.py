@@ -127,13 +127,8 @@ def export_command(
 ) -> None:
     """Write the inferences that match FILTER, as of a query, to a file; no server is needed."""
     from quadriga.engine.models.recognition.labels import read_label_file
-    from quadriga.store.exchange.dataset_options import parse_splits
-    from quadriga.store.exchange.export import (
-        NUMBERED_FORMATS,
-        ExportParameters,
-        check_parameters,
-        export,
-    )
+    from quadriga.store.exchange.dataset_options import ExportParameters, parse_splits
+    from quadriga.store.exchange.export import NUMBERED_FORMATS, check_parameters, export
 
     export_options["labels"] = [] if labels_file is None else [*read_label_file(labels_file)]
     settings = store_settings(data, database, must_exist=True)

@@ -101,7 +101,7 @@ def select_command(
     from quadriga.client.versions import split_version
     from quadriga.monitor.drift.parameters import SOURCE_KEYS
     from quadriga.monitor.selection.stored import SelectionOptions, check_found, select
-    from quadriga.store.exchange.export import ExportParameters
+    from quadriga.store.exchange.dataset_options import ExportParameters
 
     name, version = split_version(model)
     source_keys = [source_key.removeprefix("meta.")] if source_key else SOURCE_KEYS

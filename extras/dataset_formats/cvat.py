@@ -389,7 +389,7 @@ def _number(text: str) -> float:
 
 
 CVAT = ToolFormat(
-    writer=lambda archive, options: CvatWriter(archive, options.splits.names),
+    writer=lambda archive, parameters: CvatWriter(archive, [*parameters.split]),
     is_format=cvat_files,
     read=read_cvat,
     read_file=read_cvat_file,

@@ -351,7 +351,7 @@ def _number(value: Any) -> float:
 
 
 LABEL_STUDIO = ToolFormat(
-    writer=lambda archive, options: LabelStudioWriter(archive, options.annotated),
+    writer=lambda archive, parameters: LabelStudioWriter(archive, parameters.annotations),
     is_format=tasks_file,
     read=read_label_studio,
     read_file=read_tasks,

@@ -1,4 +1,4 @@
-"""How a dataset is written: whose annotations, splits, and links to images that are not in it."""
+"""How an export is written: its parameters, whose annotations a dataset has, its splits, and links to images that are not in it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from quadriga.quoting import quoted
 from quadriga.store.changes.ground_truth import join_text
 from quadriga.store.exchange.archives import image_name
 from quadriga.store.exchange.predictions import decode_objects, score_of
+from quadriga.store.jobs.jobs import EndWebhook
 from quadriga.store.records import metadata
 from quadriga.store.records.errors import QueryError
 from quadriga.store.records.records import REJECTED, StoredInference, json_text
@@ -41,11 +42,6 @@ class Splits:
         for name, share in shares.items():
             total += Fraction(str(share))  # as it was written: 0.7 + 0.2 + 0.1 is 1
             self._ends.append((name, total * _ALL_HASHES))
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the splits, in order."""
-        return [name for name, _ in self._ends]
 
     def split_of(self, record: StoredInference) -> str:
         """Return the split of an inference; empty if there are no splits."""
@@ -133,20 +129,46 @@ def has_truth(record: StoredInference) -> bool:
     return record.ground_truth is not None and record.ground_truth_review != REJECTED
 
 
-_LINK_FIELDS = ("{id}", "{file}", "{hash}", "{blob}")
+Format = Literal[
+    "jsonl",
+    "parquet",
+    "chariot",
+    "coco",
+    "yolo",
+    "yolo-obb",
+    "yolo-seg",
+    "imagefolder",
+    "dota",
+    "cvat",
+    "label-studio",
+]
 
 
-class DatasetOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a dataset is written."""
+class ExportParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to take out, and how."""
 
-    annotated: Annotated = "either"
-    splits: Splits = msgspec.field(default_factory=lambda: Splits({}))
+    where: Any = None
+    """A filter, as of a query."""
+    format: Format = "jsonl"
+    images: bool | None = None
+    """Whether the images that were kept come along; None: in datasets. Makes `jsonl` a zip."""
+    annotations: Annotated = "either"
+    """What datasets annotate: `either` is the truth where there is one, else the predictions."""
+    split: dict[str, float] = {}
+    """Share of each split of a dataset, together 1; empty for no splits."""
+    split_by: str = BY_IMAGE
+    """What is never on both sides of a split: images, or what has the same value of `meta.<key>`."""
     image_url: str = ""
-    """Form of links to images, with `{id}`, `{file}`, `{hash}` and `{blob}`; empty for none."""
+    """Form of links to images that do not come along, such as `/images/{file}`."""
     upright: bool = False
-    """Whether images that are turned by their EXIF orientation are written upright, compressed anew."""
-    labels: tuple[str, ...] = ()
+    """Whether images with an EXIF orientation are written upright, for tools that ignore it."""
+    labels: list[str] = []
     """Labels in the order of their numbers in YOLO and COCO; others follow in the order in which they appear."""
+    webhook: EndWebhook = msgspec.UNSET
+    """URL that is called when the job has ended."""
+
+
+_LINK_FIELDS = ("{id}", "{file}", "{hash}", "{blob}")
 
 
 def label_numbers(labels: Sequence[str], first: int) -> dict[str, int]:

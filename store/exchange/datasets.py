@@ -13,7 +13,7 @@ import msgspec
 
 from quadriga.store.exchange.archives import Archive
 from quadriga.store.exchange.coco import coco_form
-from quadriga.store.exchange.dataset_options import DatasetOptions, label_numbers
+from quadriga.store.exchange.dataset_options import ExportParameters, label_numbers
 from quadriga.store.exchange.formats.writing import Picture
 from quadriga.store.exchange.predictions import chariot_annotation, decode_objects, score_of
 from quadriga.store.records import metadata
@@ -52,7 +52,7 @@ _encode = msgspec.json.encode
 class ChariotWriter:
     """Writes Chariot's archive: `annotations.jsonl`, `metadata.jsonl`, `images/`."""
 
-    def __init__(self, archive: Archive, _: DatasetOptions) -> None:
+    def __init__(self, archive: Archive, _: ExportParameters) -> None:
         self._annotations = archive.add_text_file("annotations.jsonl")
         self._metadata = archive.add_text_file("metadata.jsonl")
 
@@ -117,10 +117,10 @@ class CocoWriter:
     ids of images and categories are the same in none and all of them.
     """
 
-    def __init__(self, archive: Archive, options: DatasetOptions) -> None:
-        categories = label_numbers(options.labels, 1)
+    def __init__(self, archive: Archive, parameters: ExportParameters) -> None:
+        categories = label_numbers(parameters.labels, 1)
         self._parts = {
-            split: _CocoPart(archive, split, categories) for split in options.splits.names or [""]
+            split: _CocoPart(archive, split, categories) for split in parameters.split or [""]
         }
         self._numbers = count(1)
 

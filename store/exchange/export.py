@@ -9,22 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import msgspec
 
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.exchange.archives import Archive
 from quadriga.store.exchange.dataset_options import (
-    BY_IMAGE,
-    Annotated,
-    DatasetOptions,
+    ExportParameters,
+    Format,
     Splits,
     check_link,
 )
 from quadriga.store.exchange.datasets import Pages
 from quadriga.store.exchange.tool_datasets import ToolFormat, write_dataset
-from quadriga.store.jobs.jobs import EndWebhook
 from quadriga.store.jobs.runner import JobRun
 from quadriga.store.query.filters.forms import parse
 from quadriga.store.query.inferences import InferenceReader
@@ -42,48 +40,11 @@ OnProgress = Callable[[int, int | None], None]
 """Is told at every step how many inferences are done, and of how many; may raise to end the work."""
 
 
-Format = Literal[
-    "jsonl",
-    "parquet",
-    "chariot",
-    "coco",
-    "yolo",
-    "yolo-obb",
-    "yolo-seg",
-    "imagefolder",
-    "dota",
-    "cvat",
-    "label-studio",
-]
 _TABLES = {"jsonl", "parquet"}
 TOOL_FORMATS = frozenset(get_args(Format)) - _TABLES - {"chariot", "coco"}
 """Formats of other tools, see `ToolFormat`."""
 NUMBERED_FORMATS = frozenset({"coco", "yolo", "yolo-obb", "yolo-seg"})
 """Formats that name classes by numbers."""
-
-
-class ExportParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to take out, and how."""
-
-    where: Any = None
-    """A filter, as of a query."""
-    format: Format = "jsonl"
-    images: bool | None = None
-    """Whether the images that were kept come along; None: in datasets. Makes `jsonl` a zip."""
-    annotations: Annotated = "either"
-    """What datasets annotate: `either` is the truth where there is one, else the predictions."""
-    split: dict[str, float] = {}
-    """Share of each split of a dataset, together 1; empty for no splits."""
-    split_by: str = BY_IMAGE
-    """What is never on both sides of a split: images, or what has the same value of `meta.<key>`."""
-    image_url: str = ""
-    """Form of links to images that do not come along, such as `/images/{file}`."""
-    upright: bool = False
-    """Whether images with an EXIF orientation are written upright, for tools that ignore it."""
-    labels: list[str] = []
-    """Labels in the order of their numbers in YOLO and COCO; others follow in the order in which they appear."""
-    webhook: EndWebhook = msgspec.UNSET
-    """URL that is called when the job has ended."""
 
 
 def decode_parameters(body: bytes) -> ExportParameters:
@@ -224,8 +185,7 @@ def _found(inferences: InferenceReader, where: Any) -> Iterator[Sequence[StoredI
 def _by_id(inferences: InferenceReader, ids: Sequence[str]) -> Iterator[Sequence[StoredInference]]:
     for start in range(0, len(ids), PAGE_SIZE):
         part = ids[start : start + PAGE_SIZE]
-        pages = inferences.pages(QueryRequest(where={"id": {"in": [*part]}}, limit=PAGE_SIZE))
-        records = {record.id: record for page in pages for record in page.inferences}
+        records = inferences.by_id(part)
         yield [records[id_] for id_ in part if id_ in records]
 
 
@@ -249,13 +209,6 @@ def _write(
     Returns:
         Number of images by what annotates them, and of inferences that were left out, by reason.
     """
-    options = DatasetOptions(
-        annotated=parameters.annotations,
-        splits=Splits(parameters.split, parameters.split_by),
-        image_url=parameters.image_url,
-        upright=parameters.upright,
-        labels=tuple(parameters.labels),
-    )
     match parameters.format:
         case "jsonl":
             _write_lines(pages, target, images)
@@ -263,11 +216,8 @@ def _write(
             from quadriga.store.exchange.arrow_tables import write_parquet  # noqa: PLC0415 - an extra
 
             write_parquet(pages, target, images)
-        case name:
-            sources, left_out = write_dataset(
-                name, pages, target, images, options=options, formats=formats
-            )
-            return dict(sources), dict(left_out)
+        case _:
+            return write_dataset(parameters, pages, target, images, formats=formats)
     return {}, {}
 
 

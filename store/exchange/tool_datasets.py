@@ -15,7 +15,12 @@ from PIL.ExifTags import Base as ExifTag
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.exchange.archives import Archive, image_name, stored_image
 from quadriga.store.exchange.dataset_files import DatasetFiles
-from quadriga.store.exchange.dataset_options import DatasetOptions, choose_annotations, link_of
+from quadriga.store.exchange.dataset_options import (
+    ExportParameters,
+    Splits,
+    choose_annotations,
+    link_of,
+)
 from quadriga.store.exchange.datasets import ChariotWriter, CocoWriter, Pages, own_fields
 from quadriga.store.exchange.formats.reading import AnnotatedImage, DatasetImages
 from quadriga.store.exchange.formats.writing import SIDECAR, FormatWriter, LeftOutError, Picture
@@ -30,7 +35,7 @@ _UPRIGHT = 1
 class ToolFormat(NamedTuple):
     """A format of the datasets of another tool."""
 
-    writer: Callable[[Archive, DatasetOptions], FormatWriter]
+    writer: Callable[[Archive, ExportParameters], FormatWriter]
     is_format: Callable[[DatasetFiles], object]
     """Checks whether a dataset is in the format."""
     read: Callable[[DatasetImages, str | None], Iterator[AnnotatedImage]]
@@ -46,7 +51,7 @@ _YOLO = {
     name: ToolFormat(partial(YoloWriter, kind=kind), is_yolo, read_yolo)
     for name, kind in _KINDS.items()
 }
-_DESCRIBING: dict[str, Callable[[Archive, DatasetOptions], FormatWriter]] = {
+_DESCRIBING: dict[str, Callable[[Archive, ExportParameters], FormatWriter]] = {
     "chariot": ChariotWriter,
     "coco": CocoWriter,
 }
@@ -102,15 +107,14 @@ def read_tool_dataset(
 
 
 def write_dataset(
-    name: str,
+    parameters: ExportParameters,
     pages: Pages,
     target: Path,
     images: Blobs | None,
     *,
-    options: DatasetOptions,
     formats: Mapping[str, ToolFormat],
 ) -> tuple[Counter[str], Counter[str]]:
-    """Write a dataset in the format of a name, a picture at a time.
+    """Write a dataset, a picture at a time.
 
     Returns:
         How many pictures have each kind of annotations, and how many inferences were left out, by reason.
@@ -120,16 +124,20 @@ def write_dataset(
     """
     sources: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
+    name, splits = parameters.format, Splits(parameters.split, parameters.split_by)
     open_writer = _DESCRIBING.get(name) or format_of(name, formats).writer
     with Archive(target, images) as archive:
-        writer = open_writer(archive, options)
+        writer = open_writer(archive, parameters)
         sidecar = None if name in _DESCRIBING else archive.add_text_file(SIDECAR)
         for record in chain.from_iterable(pages):
             try:
-                picture, path = _write(record, archive, writer, images=images, options=options)
+                picture, data = _picture(record, images, parameters, splits)
+                path = writer.add(picture)
             except LeftOutError as reason:
                 left_out[str(reason)] += 1
                 continue
+            if data is not None:
+                archive.write_image(path, data)
             sources[picture.source] += 1
             if sidecar is not None:
                 sidecar.write(msgspec.json.encode(_about(picture, path)) + b"\n")
@@ -137,35 +145,28 @@ def write_dataset(
     return sources, left_out
 
 
-def _write(
-    record: StoredInference,
-    archive: Archive,
-    writer: FormatWriter,
-    *,
-    images: Blobs | None,
-    options: DatasetOptions,
-) -> tuple[Picture, str]:
-    chosen = choose_annotations(record, options.annotated)
+def _picture(
+    record: StoredInference, images: Blobs | None, parameters: ExportParameters, splits: Splits
+) -> tuple[Picture, bytes | None]:
+    """Return the picture of an inference, and the bytes of its image; None where images are left out."""
+    chosen = choose_annotations(record, parameters.annotations)
     if chosen is None:
         raise LeftOutError("it has no ground truth")
     data = None if images is None else stored_image(record, images)
     if images is not None and data is None:
         raise LeftOutError("its image is not stored")
-    if data is not None and options.upright:
+    if data is not None and parameters.upright:
         data = upright(data)
     source, annotations = chosen
     picture = Picture(
         record=record,
         name=image_name(record),
-        split=options.splits.split_of(record),
+        split=splits.split_of(record),
         source=source,
         annotations=annotations,
-        link=link_of(record, options.image_url),
+        link=link_of(record, parameters.image_url),
     )
-    path = writer.add(picture)
-    if data is not None:
-        archive.write_image(path, data)
-    return picture, path
+    return picture, data
 
 
 def _about(picture: Picture, path: str) -> dict[str, Any]:

@@ -38,8 +38,7 @@ from quadriga.monitor.evaluation.parameters import EvaluationParameters, check_p
 from quadriga.monitor.report.schema import TIME_SLICES
 from quadriga.proto.request import note_target
 from quadriga.quoting import quoted
-from quadriga.store.exchange.dataset_options import Annotated
-from quadriga.store.exchange.export import ExportParameters, Format
+from quadriga.store.exchange.dataset_options import Annotated, ExportParameters, Format
 from quadriga.store.exchange.export import check_parameters as check_export
 from quadriga.store.query.filters.forms import split_url
 from quadriga.store.query.filters.syntax import Compare

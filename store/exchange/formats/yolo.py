@@ -13,7 +13,7 @@ import yaml
 
 from quadriga.store.exchange.archives import Archive
 from quadriga.store.exchange.dataset_files import DatasetFiles, nearest_to_root
-from quadriga.store.exchange.dataset_options import DatasetOptions, label_numbers
+from quadriga.store.exchange.dataset_options import ExportParameters, label_numbers
 from quadriga.store.exchange.formats.reading import (
     IMAGES,
     AnnotatedImage,
@@ -40,15 +40,15 @@ class YoloWriter:
 
     Args:
         archive: The archive.
-        options: Names of the splits, and of the labels that are numbered first.
+        parameters: Names of the splits, and of the labels that are numbered first.
         kind: `detect` for boxes, `obb` for the four corners of oriented boxes, `segment` for polygons.
     """
 
-    def __init__(self, archive: Archive, options: DatasetOptions, kind: Kind) -> None:
+    def __init__(self, archive: Archive, parameters: ExportParameters, kind: Kind) -> None:
         self._archive = archive
         self._kind = kind
-        self._splits = dict.fromkeys(options.splits.names or (_WITHOUT_SPLIT,), False)
-        self._classes = label_numbers(options.labels, 0)
+        self._splits = dict.fromkeys(parameters.split or (_WITHOUT_SPLIT,), False)
+        self._classes = label_numbers(parameters.labels, 0)
 
     def add(self, picture: Picture) -> str:
         """Write the labels of a picture; see `FormatWriter.add`."""

@@ -58,23 +58,10 @@ class FileTruth(NamedTuple):
         return self._replace(statement=msgspec.structs.replace(self.statement, **fields))
 
 
-class Match(NamedTuple):
-    """What a ground truth is for."""
-
-    inferences: int
-    """Number of stored inferences that it applies to."""
-    candidates: int
-    """Number of stored inferences that it is joined to, of any task, model and team."""
-    reason: str
-    """Why it applies to none; empty if it does."""
-
-
-def _match(statement: TruthStatement, subjects: Sequence[Subject]) -> Match:
-    """Return which of the inferences that a statement is joined to it applies to."""
+def _mismatch(statement: TruthStatement, subjects: Sequence[Subject]) -> str:
+    """Return why a statement applies to none of the inferences that it is joined to; empty if it applies to one."""
     if not subjects:
-        value = quoted(statement.value, 100)
-        return Match(0, 0, f"no stored inference has {statement.join} {value}")
-    matched = 0
+        return f"no stored inference has {statement.join} {quoted(statement.value, 100)}"
     others = set()
     for subject in subjects:
         task = statement.task
@@ -83,13 +70,12 @@ def _match(statement: TruthStatement, subjects: Sequence[Subject]) -> Match:
         if not subject.is_of(statement.owner):
             others.add("of another team")
         elif subject.is_in_scope(task, statement.model):
-            matched += 1
+            return ""
         elif statement.model not in ("", subject.model):
             others.add(f"of the model {subject.model}")
         else:
             others.add(f"of the task {subject.task}, and the truth is of {task}")
-    reason = "" if matched else f"its inference is {'; or '.join(sorted(others))}"
-    return Match(matched, len(subjects), reason)
+    return f"its inference is {'; or '.join(sorted(others))}"
 
 
 BATCH_ENTRIES = 500
@@ -330,22 +316,31 @@ class Importer:
 
     def _matched(self, truths: Sequence[FileTruth]) -> Iterator[list[JournalEntry]]:
         """Yield the statement of each ground truth, and count those that are for stored inferences."""
-        matches = self._matches(truths)
-        by_hash = self._joined_by_hash(truths, matches)
-        matches_by_hash = dict(zip(by_hash, self._matches([*by_hash.values()]), strict=True))
-        for index, (truth, match) in enumerate(zip(truths, matches, strict=True)):
-            if (other := matches_by_hash.get(index)) is not None and other.candidates:
-                truth, match = by_hash[index], other  # noqa: PLW2901
-            if match.inferences:
+        mismatches = self._mismatches(truths)
+        by_hash = {
+            index: truth
+            for index, (is_joined, _) in enumerate(mismatches)
+            if not is_joined and (truth := self._joined_by_hash(truths[index])) is not None
+        }
+        mismatches_by_hash = zip(by_hash, self._mismatches([*by_hash.values()]), strict=True)
+        of_hash = {index: reason for index, (is_joined, reason) in mismatches_by_hash if is_joined}
+        for index, (truth, (_, reason)) in enumerate(zip(truths, mismatches, strict=True)):
+            if index in of_hash:
+                truth, reason = by_hash[index], of_hash[index]  # noqa: PLW2901
+            if not reason:
                 self._imported.matched += 1
             else:
                 self._imported.unmatched += 1
                 if len(self.reasons) < MAX_REASONS:
-                    self.reasons.append(f"{truth.place}: {match.reason}")
+                    self.reasons.append(f"{truth.place}: {reason}")
             yield [self._change(truth.statement)]
 
-    def _matches(self, truths: Sequence[FileTruth]) -> list[Match]:
-        """Return what each ground truth is for, in order, among the inferences that are in the database."""
+    def _mismatches(self, truths: Sequence[FileTruth]) -> list[tuple[bool, str]]:
+        """Look for the stored inferences that ground truths are for.
+
+        Returns:
+            For each whether it is joined to any, of whatever task, model and team; and why it applies to none, empty if it does.
+        """
         statements = [truth.statement for truth in truths]
         try:
             with self._readers.snapshot() as connection:
@@ -353,27 +348,24 @@ class Importer:
                 pairs = [(statement.join, statement.value) for statement in followed]
                 joined = joined_subjects(connection, {*pairs})
         except (NotReadyError, QueryTimeoutError) as error:
-            return [Match(0, 0, str(error))] * len(truths)
+            return [(False, str(error))] * len(truths)
         return [
-            _match(statement, joined[pair])
+            (bool(joined[pair]), _mismatch(statement, joined[pair]))
             for statement, pair in zip(statements, pairs, strict=True)
         ]
 
-    def _joined_by_hash(
-        self, truths: Sequence[FileTruth], matches: Sequence[Match]
-    ) -> dict[int, FileTruth]:
-        """Return, by its place in the list, what no inference has the id of, joined by the hash of its image.
+    def _joined_by_hash(self, truth: FileTruth) -> FileTruth | None:
+        """Return ground truth that no inference has the id of, joined by the hash of its image; None if that is not known.
 
         Names of other tools' images may look like ids.
         """
-        joined = {}
-        for index, (truth, match) in enumerate(zip(truths, matches, strict=True)):
-            if self._join is not None or truth.statement.join != "id" or match.candidates:
-                continue
-            task = truth.statement.task or derived_task(truth.statement.annotations, None)
-            if task and (image_hash := truth.image_hash()) is not None:
-                joined[index] = truth.of(join="input.hash", value=image_hash, task=task)
-        return joined
+        if self._join is not None or truth.statement.join != "id":
+            return None
+        task = truth.statement.task or derived_task(truth.statement.annotations, None)
+        image_hash = truth.image_hash() if task else None
+        if image_hash is None:
+            return None
+        return truth.of(join="input.hash", value=image_hash, task=task)
 
     def _statement(
         self,

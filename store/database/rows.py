@@ -24,6 +24,7 @@ from quadriga.store.database.schema import (
     INDEX_TABLES,
     INDEXED_CHARACTERS,
     MAX_KEYS,
+    InferenceRow,
     KeyType,
     score_band,
 )
@@ -47,30 +48,6 @@ _NAMES = {
 
 _MAX_CACHED = 500_000
 """Names that are kept in memory when those of another team are read."""
-
-
-class InferenceRow(NamedTuple):
-    """A row to insert into `inference`, in the order of the columns of its table."""
-
-    seq: int
-    request_id: str
-    image_no: int
-    model_id: int
-    action: str
-    status: int
-    latency_us: int
-    input_name: str
-    input_hash: str | None
-    input_width: int | None
-    input_height: int | None
-    input_mime: str | None
-    input_bytes: int | None
-    input_kept: int
-    prediction_count: int | None
-    predictions: str
-    meta: str
-    meta_flat: str | None
-    standard: str
 
 
 class RecordRow(NamedTuple):
@@ -499,20 +476,12 @@ def _is_damaged(text: str | None) -> bool:
 
 def uncommitted_inference(record: JournaledRecord) -> StoredInference:
     """Convert a record of the journal to what the database will return for it."""
+    fields = msgspec.structs.asdict(record)
+    seq, standard = fields.pop("seq"), fields.pop("standard")
+    fields["latency_ms"] = (
+        round(record.latency_ms * 1000) / 1000
+    )  # microseconds, as in the database
+    created_at = timestamp_text(time_ms(seq))
     return StoredInference(
-        id=str(record.seq),
-        request_id=record.request_id,
-        image_no=record.image_no,
-        model=record.model,
-        task=record.task,
-        action=record.action,
-        created_at=timestamp_text(time_ms(record.seq)),
-        latency_ms=round(record.latency_ms * 1000) / 1000,  # microseconds, as in the database
-        input=record.input,
-        predictions=record.predictions,
-        metadata=record.metadata,
-        status=record.status,
-        standard_metadata=record.standard,
-        team=record.team,
-        feedback=[],
+        id=str(seq), created_at=created_at, standard_metadata=standard, feedback=[], **fields
     )

@@ -8,13 +8,35 @@ partitioned by `seq`, which is the time.
 
 import enum
 from bisect import bisect_right
+from typing import NamedTuple
+
+
+class InferenceRow(NamedTuple):
+    """A row to insert into `inference`, in the order of the columns of its table."""
+
+    seq: int
+    request_id: str
+    image_no: int
+    model_id: int
+    action: str
+    status: int
+    latency_us: int
+    input_name: str
+    input_hash: str | None
+    input_width: int | None
+    input_height: int | None
+    input_mime: str | None
+    input_bytes: int | None
+    input_kept: int
+    prediction_count: int | None
+    predictions: str
+    meta: str
+    meta_flat: str | None
+    standard: str
+
 
 COLUMNS = {
-    "inference": (
-        "seq", "request_id", "image_no", "model_id", "action", "status", "latency_us", "input_name",
-        "input_hash", "input_width", "input_height", "input_mime", "input_bytes", "input_kept",
-        "prediction_count", "predictions", "meta", "meta_flat", "standard",
-    ),
+    "inference": InferenceRow._fields,
     "meta_num": ("key", "val", "seq"),
     "meta_str": ("key", "val", "seq"),
     "pred": ("label", "band", "seq", "score", "worst", "n"),

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from quadriga.monitor.model_files import model_file_path, read_model_file, write_model_file
 from quadriga.monitor.watch.schedules import ScheduleStore
 from quadriga.monitor.watch.webhooks import Webhook, standard_key
-from quadriga.store.jobs.jobs import Job, traceparent_of
+from quadriga.store.jobs.jobs import Job
 from quadriga.store.records.errors import NotFoundError
 from quadriga.store.records.records import timestamp_text
 from quadriga.store.records.spans import carried_traceparent
@@ -144,7 +144,7 @@ class Outbox:
             url=url,
             body=msgspec.json.encode(fields).decode(),
             queued_s=time.time(),
-            traceparent=traceparent_of(job),
+            traceparent=job.traceparent or "",
             job=job.id,
         )
         write_model_file(self._path(delivery), delivery)

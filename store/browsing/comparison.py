@@ -15,7 +15,7 @@ import msgspec
 
 from quadriga.store.database.database import execute, execute_in, placeholders
 from quadriga.store.database.rows import decode_label_scores, is_number
-from quadriga.store.query.inferences import InferenceReader, Page
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import (
     Order,
     QueryRequest,
@@ -264,68 +264,51 @@ def compare_pairs(
 
     Pairs that end after that time are taken for partial: who looks for them looks at the clock, too.
     """
-    comparison, is_partial = _Comparison(request, names), False
-    for number, (a, b) in enumerate(pairs):
+    a, b = _Side(_name(names[0])), _Side(_name(names[1]))
+    compared = different = 0
+    is_partial = False
+    largest: list[tuple[float, int, Disagreement]] = []  # a heap: size, negative number of the pair
+    for number, (of_a, of_b) in enumerate(pairs):
         if number >= max_pairs or time.monotonic() > deadline_s:
             is_partial = True
             break
-        comparison.add(a, b)
-    is_partial = is_partial or time.monotonic() > deadline_s
-    return comparison.result(paired_by, is_partial=is_partial)
-
-
-class _Comparison:
-    """Adds up pairs of inferences on the same images."""
-
-    def __init__(self, request: ComparisonRequest, names: tuple[str, str]) -> None:
-        self._request = request
-        self._a, self._b = _Side(_name(names[0])), _Side(_name(names[1]))
-        self._seen = self._compared = self._different = 0
-        self._largest: list[tuple[float, int, Disagreement]] = []
-        """A heap of the largest disagreements, each with its size and the negative number of its pair."""
-
-    def add(self, a: StoredInference, b: StoredInference) -> None:
-        """Add a pair."""
-        self._seen += 1
-        for side, inference in ((self._a, a), (self._b, b)):
+        for side, inference in ((a, of_a), (b, of_b)):
             side.versions.add(inference.model.version)
             side.failed += inference.status != 200
-        if a.status != 200 or b.status != 200:
-            return
-        counted_a, counted_b = _counted(a, b, self._request.score)
-        self._a.add(a, counted_a)
-        self._b.add(b, counted_b)
-        self._compared += 1
-        only_a, only_b = _without_counterpart(counted_a, counted_b, self._request.iou)
+        if of_a.status != 200 or of_b.status != 200:
+            continue
+        counted_a, counted_b = _counted(of_a, of_b, request.score)
+        a.add(of_a, counted_a)
+        b.add(of_b, counted_b)
+        compared += 1
+        only_a, only_b = _without_counterpart(counted_a, counted_b, request.iou)
         if not (only_a or only_b):
-            return
-        self._different += 1
+            continue
+        different += 1
         size = sum(prediction.score for prediction in (*only_a, *only_b))
-        disagreement = Disagreement(a, b, _positions(only_a), _positions(only_b))
-        heapq.heappush(self._largest, (size, -self._seen, disagreement))
-        if len(self._largest) > self._request.limit:
-            heapq.heappop(self._largest)
-
-    def result(self, paired_by: PairedBy, *, is_partial: bool) -> ModelComparison:
-        """Return what the two say on the images of all pairs."""
-        a, b = self._a.labels, self._b.labels
-        labels = [LabelDifference(label, a[label], b[label]) for label in a.keys() | b.keys()]
-        labels.sort(
-            key=lambda count: (-abs(count.a - count.b), -max(count.a, count.b), count.label)
-        )
-        largest = sorted(self._largest, key=lambda entry: entry[:2], reverse=True)
-        return ModelComparison(
-            a=self._a.compared(),
-            b=self._b.compared(),
-            paired_by=paired_by,
-            pairs=self._compared,
-            different=self._different,
-            share=self._different / self._compared if self._compared else None,
-            share_ci95=_interval(self._different, self._compared),
-            labels=labels[:MAX_LABELS],
-            disagreements=[disagreement for _, _, disagreement in largest],
-            partial=is_partial,
-        )
+        disagreement = Disagreement(of_a, of_b, _positions(only_a), _positions(only_b))
+        heapq.heappush(largest, (size, -number, disagreement))
+        if len(largest) > request.limit:
+            heapq.heappop(largest)
+    is_partial = is_partial or time.monotonic() > deadline_s
+    largest.sort(key=lambda entry: entry[:2], reverse=True)
+    labels = [
+        LabelDifference(label, a.labels[label], b.labels[label])
+        for label in a.labels.keys() | b.labels.keys()
+    ]
+    labels.sort(key=lambda count: (-abs(count.a - count.b), -max(count.a, count.b), count.label))
+    return ModelComparison(
+        a=a.compared(),
+        b=b.compared(),
+        paired_by=paired_by,
+        pairs=compared,
+        different=different,
+        share=different / compared if compared else None,
+        share_ci95=_interval(different, compared),
+        labels=labels[:MAX_LABELS],
+        disagreements=[disagreement for _, _, disagreement in largest],
+        partial=is_partial,
+    )
 
 
 def _linked(
@@ -340,11 +323,7 @@ def _linked(
         if time.monotonic() > deadline_s:
             return
         ids = {replay.request_id for replay in page.inferences}
-        live_ids = [id_ for id_ in ids if id_.isdecimal() and len(id_) < 20]
-        if not live_ids:
-            continue
-        query = QueryRequest({"id": {"in": live_ids}}, limit=len(live_ids))
-        by_id = {inference.id: inference for inference in inferences.query(query).inferences}
+        by_id = inferences.by_id(id_ for id_ in ids if id_.isdecimal() and len(id_) < 20)
         for replay in page.inferences:
             inference = by_id.get(replay.request_id)
             if inference is not None and _is_of(inference, name, version):
@@ -398,12 +377,8 @@ def _read_pairs(
     inferences: InferenceReader, pairs: list[tuple[int, int]]
 ) -> Iterator[tuple[StoredInference, StoredInference]]:
     """Yield the inferences of pairs of ids, but for those that are gone."""
-    if not pairs:
-        return
-    where = {"id": {"in": [str(id_) for pair in pairs for id_ in pair]}}
-    answers = inferences.query(QueryRequest(where, limit=2 * len(pairs))).inferences
-    by_id = {int(inference.id): inference for inference in answers}
-    for first, second in pairs:
+    by_id = inferences.by_id(str(id_) for pair in pairs for id_ in pair)
+    for first, second in (map(str, pair) for pair in pairs):
         if first in by_id and second in by_id:
             yield by_id[first], by_id[second]
 
@@ -423,8 +398,10 @@ def find_disagreements(inferences: InferenceReader, request: DisagreementsReques
     disagreements: list[Disagreement] = []
     compared = alone = 0
     deadline_s = time.monotonic() + MAX_PAGE_S
-    for page, pairs in _paired_pages(inferences, query, model_ids):
-        for inference, other in pairs:
+    for page in inferences.pages(query):
+        others = _on_same_images(inferences, page.inferences, model_ids)
+        for inference in page.inferences:
+            other = others.get(inference.input.hash or "")
             if other is None:
                 alone += 1
                 continue
@@ -469,15 +446,6 @@ def _on_images(model: str, where: Any) -> QueryRequest:
     return QueryRequest({"and": conditions}, limit=_BATCH)
 
 
-def _paired_pages(
-    inferences: InferenceReader, query: QueryRequest, model_ids: tuple[int, ...]
-) -> Iterator[tuple[Page, list[tuple[StoredInference, StoredInference | None]]]]:
-    """Yield pages of a query, and their inferences with the newest one of some models on the same image, if any."""
-    for page in inferences.pages(query):
-        others = _on_same_images(inferences, page.inferences, model_ids)
-        yield page, [(item, others.get(item.input.hash or "")) for item in page.inferences]
-
-
 def _on_same_images(
     inferences: InferenceReader, page: Sequence[StoredInference], model_ids: tuple[int, ...]
 ) -> dict[str, StoredInference]:
@@ -488,11 +456,8 @@ def _on_same_images(
     statement = _SAME_IMAGES.format(placeholders(model_ids))
     with inferences.snapshot() as connection:
         rows = execute_in(connection, statement, hashes, model_ids)
-    where = {"id": {"in": [str(seq) for _, seq in rows]}}
-    answers = (
-        inferences.query(QueryRequest(where, limit=max(len(rows), 1))).inferences if rows else []
-    )
-    return {str(answer.input.hash): answer for answer in answers}
+    answers = inferences.by_id(str(seq) for _, seq in rows)
+    return {str(answer.input.hash): answer for answer in answers.values()}
 
 
 def _model_ids(

@@ -90,11 +90,6 @@ def scope_of(job: Job) -> Scope:
     return EVERYTHING if job.scope is msgspec.UNSET else job.scope
 
 
-def traceparent_of(job: Job) -> str:
-    """Return the trace that a job was submitted in; empty for none."""
-    return "" if job.traceparent is msgspec.UNSET else job.traceparent
-
-
 class JobOwner(msgspec.Struct, frozen=True):
     """The key that submits a job."""
 

@@ -26,7 +26,6 @@ from quadriga.store.jobs.jobs import (
     Result,
     now_text,
     scope_of,
-    traceparent_of,
     write_job,
 )
 from quadriga.store.query.inferences import InferenceReader
@@ -367,7 +366,7 @@ class JobRunner:
             raise StoreError(f"the process of the job died {MAX_STARTS} times")
         for leftover in run.directory.glob(".*/"):  # of a runner that died
             shutil.rmtree(leftover, ignore_errors=True)
-        with self._spans.job(run.job.kind, run.job.id, traceparent_of(run.job)):
+        with self._spans.job(run.job.kind, run.job.id, run.job.traceparent or ""):
             return run.result(self._kinds[run.job.kind](run))
 
     def _run_work(self, run: JobRun) -> bool:

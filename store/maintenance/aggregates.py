@@ -104,12 +104,8 @@ class _Groups:
         return tally
 
 
-class _Span(NamedTuple):
-    """A filter that rollups can answer."""
-
-    first: int  # minute since 1970
-    after: int
-    conditions: tuple[Filter, ...]  # on model, version and task alone
+_Span = tuple[int, int, And]
+"""A filter that rollups can answer: the minutes since 1970 from one until before another, and conditions on model, version and task alone."""
 
 
 def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggregates:
@@ -169,9 +165,7 @@ def _add_rows(
             names: dict[str, Any] = models[model_id]
             if metadata_names:
                 values = metadata.decode(encoded)
-                names = names | {
-                    name: _MetadataValue.at(values, name[5:]) for name in metadata_names
-                }
+                names = names | {name: _ranked(values.get(name[5:])) for name in metadata_names}
             tally = groups.of(time_ms(seq), names)
             tally.count(status, latency_us)
             if not with_labels:
@@ -184,21 +178,13 @@ def _add_rows(
     return is_partial
 
 
-class _MetadataValue(NamedTuple):
-    """A metadata value as groups are told apart and ordered by it: absent, boolean, number, text."""
-
-    type_rank: int
-    value: Any
-
-    @classmethod
-    def at(cls, paths: Mapping[str, Any], path: str) -> "_MetadataValue":
-        """Return the value at a path; lists and objects count as absent."""
-        value = paths.get(path)
-        if value is None or isinstance(value, list | dict):
-            return cls(0, None)
-        if isinstance(value, str):
-            return cls(3, value)
-        return cls(1 if isinstance(value, bool) else 2, value)
+def _ranked(value: Any) -> tuple[int, Any]:
+    """Return a metadata value as groups are told apart and ordered by it: absent, as lists and objects are, boolean, number, text."""
+    if value is None or isinstance(value, list | dict):
+        return 0, None
+    if isinstance(value, str):
+        return 3, value
+    return 1 if isinstance(value, bool) else 2, value
 
 
 def _grouping(group: list[Any]) -> _Grouping:
@@ -238,7 +224,7 @@ def _shown(groups: _Groups, metrics: set[Metric]) -> list[dict[str, Any]]:
         group: dict[str, Any] = {}
         if grouping.width_ms:
             group["time"] = timestamp_text(start_ms)
-        values = (name.value if isinstance(name, _MetadataValue) else name for name in names)
+        values = (name[1] if isinstance(name, tuple) else name for name in names)
         group |= zip(grouping.names, values, strict=True)
         mix = sorted((-n, groups.labels[label]) for label, n in tally.labels.items())
         if grouping.by_label:
@@ -281,7 +267,7 @@ def _span_of(tree: Filter) -> _Span | None:
                 stop = min(stop, minute)
         else:
             return None
-    return _Span(start, stop, tuple(conditions))
+    return start, stop, And(tuple(conditions))
 
 
 def _holds(tree: Filter, catalog: Catalog, model_id: int) -> bool:
@@ -304,7 +290,7 @@ def _add_rollups(
     latency: bool,
     labels: bool,
 ) -> None:
-    tree = And(span.conditions)
+    first_minute, after_minute, tree = span
     models: dict[int, dict[str, str]] = {
         model.id: {
             name: getattr(model, name if name != "model" else "name") for name in GROUP_COLUMNS
@@ -318,7 +304,7 @@ def _add_rollups(
     width, offset = grouping.width_ms // MINUTE_MS, grouping.offset_ms // MINUTE_MS
     group_start = f"(minute - {offset}) / {width} * {width} + {offset}" if width else "0"
     columns = f"{'latency' if latency else _NOTHING}, {'labels' if labels else _NOTHING}"
-    for rows_of_period, first, after in cover(span.first, span.after, width, offset):
+    for rows_of_period, first, after in cover(first_minute, after_minute, width, offset):
         condition = f"FROM {rows_of_period} model_id IN ({placeholders(models)}) AND minute >= ? AND minute < ? AND n > 0"
         statement = f"SELECT model_id, minute, n, errors, {columns} {condition} LIMIT ?"
         if not latency and not labels:

@@ -15,7 +15,6 @@ from quadriga.store.database.rollups import DAY, decode_counts, minute_of, rows_
 from quadriga.store.database.rows import models_by_id
 from quadriga.store.database.schema import INDEXED_CHARACTERS, KeyType
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.sql.catalog import Catalog, label_names
 from quadriga.store.records.records import REJECTED, ModelReference, StoredInference
 from quadriga.store.records.scope import Scope
@@ -158,12 +157,8 @@ def scan_embeddings(reader: InferenceReader, ids: Collection[int]) -> list[Embed
 
 def read_inferences(reader: InferenceReader, ids: Sequence[int]) -> list[StoredInference]:
     """Return those inferences that are still there, whole, oldest first."""
-    inferences: list[StoredInference] = []
-    for start in range(0, len(ids), PAGE_SIZE):
-        where = {"id": {"in": [str(id_) for id_ in ids[start : start + PAGE_SIZE]]}}
-        request = QueryRequest(where=where, order="ts", limit=PAGE_SIZE)
-        inferences += reader.query(request).inferences
-    return inferences
+    inferences = reader.by_id(map(str, ids)).values()
+    return sorted(inferences, key=lambda inference: int(inference.id))
 
 
 def ground_truths(reader: InferenceReader, ids: Iterable[int]) -> dict[int, msgspec.Raw]:

@@ -1,10 +1,11 @@
 """Reading stored inferences: pages of query results, single inferences, and their inputs."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from copy import copy
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from quadriga.store.database.rows import (
 )
 from quadriga.store.journal import journal
 from quadriga.store.journal.journal_lag import oldest_waiting_id, wait_until_moved
+from quadriga.store.query.filters.comparisons import MAX_IN
 from quadriga.store.query.filters.syntax import ResolvedFilter
 from quadriga.store.query.names import (
     CellIds,
@@ -358,6 +360,15 @@ class InferenceReader:
         if inference is None:
             raise NotFoundError(f"inference not found: {inference_id}")
         return inference
+
+    def by_id(self, ids: Iterable[str]) -> dict[str, StoredInference]:
+        """Return those of some inferences that may be seen and are still there, whole, by id; errors as for `query`."""
+        remaining = iter(ids)
+        found: dict[str, StoredInference] = {}
+        while part := list(islice(remaining, MAX_IN)):
+            for page in self.pages(QueryRequest(where={"id": {"in": part}}, limit=len(part))):
+                found |= {inference.id: inference for inference in page.inferences}
+        return found
 
     def read_short(self, ids: Sequence[int]) -> list[StoredInference]:
         """Return those of some inferences that may be seen and are still there, oldest first, without large JSON."""

@@ -209,31 +209,24 @@ def unknown_key_warnings(
         return []
     catalog = Catalog(connection, scope, paths)
     unknown = [path for path in dict.fromkeys(paths) if not _is_known(catalog, path)]
-    known = _known_paths(connection, scope) if unknown else []
-    warnings = [_warning(path, known) for path in unknown[:MAX_HINTS]]
-    return [*warnings, *_warning_of_more(len(unknown) - MAX_HINTS)]
-
-
-def _warning_of_more(count: int) -> list[str]:
-    if count <= 0:
+    if not unknown:
         return []
-    keys = "metadata key" if count == 1 else "metadata keys"
-    return [f"no stored inference has {count:,} more {keys} of the filter"]
+    of_team, values = (" AND team = ?", (scope.team,)) if scope.team else ("", ())
+    statement = f"SELECT DISTINCT path FROM meta_key WHERE path <> ''{of_team} LIMIT ?"
+    rows = execute(connection, statement, (*values, _MAX_KNOWN_KEYS))
+    known = [path for (path,) in rows]
+    warnings = []
+    for path in unknown[:MAX_HINTS]:
+        near = near_names(path, known, 1)
+        hint = f"; did you mean meta.{near[0]}?" if near else ""
+        warnings.append(f"no stored inference has the metadata key {quoted(path, 80)}{hint}")
+    if (more := len(unknown) - MAX_HINTS) > 0:
+        keys = "metadata key" if more == 1 else "metadata keys"
+        warnings.append(f"no stored inference has {more:,} more {keys} of the filter")
+    return warnings
 
 
 def _is_known(catalog: Catalog, path: str) -> bool:
     """Check whether an inference has a key, or may have: of a team with too many keys some are not indexed."""
     has_ids = any(catalog.key_ids(path, type_) for type_ in KeyType)
     return has_ids or not catalog.is_indexed(path)
-
-
-def _known_paths(connection: sa.Connection, scope: Scope) -> list[str]:
-    of_team, values = (" AND team = ?", (scope.team,)) if scope.team else ("", ())
-    statement = f"SELECT DISTINCT path FROM meta_key WHERE path <> ''{of_team} LIMIT ?"
-    return [path for (path,) in execute(connection, statement, (*values, _MAX_KNOWN_KEYS))]
-
-
-def _warning(path: str, known: Sequence[str]) -> str:
-    near = near_names(path, known, 1)
-    hint = f"; did you mean meta.{near[0]}?" if near else ""
-    return f"no stored inference has the metadata key {quoted(path, 80)}{hint}"

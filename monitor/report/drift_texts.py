@@ -215,13 +215,24 @@ def method_name(metric: Metric) -> str:
     return one_line(str(metric.parameters.get("method", "")).replace("_", " "))
 
 
-EFFECT_DESCRIPTIONS = {
+_EFFECT_DESCRIPTIONS = {
     "wasserstein_iqr": "how far values moved, in interquartile ranges",
     "total_variation": "share of values with another label",
     "energy_coefficient": "energy distance, as a share of the largest",
     "mmd_coefficient": "MMD, as a share of the largest",
 }
 """Descriptions of effects, by name."""
+
+
+def effect_kinds(signals: Iterable[Signal]) -> dict[str, dict[str, None]]:
+    """Describe the effects that occur, each with the kinds of signals that have it."""
+    kinds: dict[str, dict[str, None]] = {}
+    for signal in signals:
+        words = _EFFECT_DESCRIPTIONS.get(signal.effect.name, signal.effect.name)
+        kinds.setdefault(words, {})[signal.kind] = None
+    return kinds
+
+
 MAX_IN_HEADLINE = 3
 """Maximum number of changes that the headline names."""
 _MAX_UNDECIDED = 6

@@ -125,24 +125,19 @@ def unlike_cards(report: Report, image_bytes: ImageBytes) -> list[list[ImageCard
     ]
 
 
-def changed_cards(
-    report: Report, image_bytes: ImageBytes
-) -> dict[str, tuple[list[ImageCard], list[ImageCard]]]:
-    """Draw the images of each signal that is shown in full: those of the window, and those of the baseline."""
-
-    def cards(signal: str, images: Sequence[ChangedImage], side: str) -> list[ImageCard]:
-        return [
+def changed_cards(report: Report, image_bytes: ImageBytes) -> dict[str, list[ImageCard]]:
+    """Draw the images of each signal that is shown in full: those of the window, then those of the baseline."""
+    return {
+        changed.signal: [
             _card(
-                image, [_value_text(signal, side, image.value)], image_bytes, longest_px=_SMALL_PX
+                image,
+                [_value_text(changed.signal, side, image.value)],
+                image_bytes,
+                longest_px=_SMALL_PX,
             )
+            for side, images in (("now", changed.current), ("usual", changed.baseline))
             for image in images
         ]
-
-    return {
-        changed.signal: (
-            cards(changed.signal, changed.current, "now"),
-            cards(changed.signal, changed.baseline, "usual"),
-        )
         for changed in report.changed
     }
 

@@ -1,6 +1,6 @@
 """Texts of metrics and numbers for people: titles, intervals, what was excluded."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import NormalDist
 from typing import Any
@@ -369,6 +369,14 @@ def _rates(confusion: Confusion) -> list[Metric]:
             ("F1", 2 * right, predicted + actual, actual, "objects"),
         )
     ]
+
+
+def label_cells(metrics: Iterable[Metric]) -> dict[tuple[str, str], str]:
+    """Arrange the metrics of labels as a table: the value of each label and each title."""
+    return {
+        (metric.parameters["label"], title(metric, of_label=False)): format_number(metric.value)
+        for metric in metrics
+    }
 
 
 def counts_by_label(report: Report) -> str:

@@ -156,10 +156,10 @@ def row_axes(
 
 
 def draw_chart(
-    title: str, caption: str, axes: Sequence[Axes], size_wh: tuple[float, float]
+    title: str, caption: str, axes: Sequence[Axes], size_wh: tuple[float, float] | None = None
 ) -> Chart:
-    """Return the picture of some axes."""
-    width, height = size_wh
+    """Return the picture of some axes; by default one of two in a row, and so high that the last axes have room."""
+    width, height = size_wh or (NARROW, axes[-1].bottom + BELOW)
     svg = Markup(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {:.1f} {:.1f}" width="{:.0f}" height="{:.0f}"'
         ' class="chart" role="img" aria-label="{}. {}">{}</svg>'
@@ -182,9 +182,10 @@ def ticks(low: float, high: float) -> list[tuple[float, str]]:
     return [(at * step, f"{at * step:.{max(digits, 6)}g}") for at in range(first, last + 1)]
 
 
-def shape(path: str, style: str, *values: float | str) -> Markup:
+def shape(path: str, style: str, *values: float | str, opacity: str = "") -> Markup:
     """Return a path with these values, in some classes."""
-    return Markup('<path d="{}" class="{}"/>').format(path.format(*values), style)
+    more = Markup(' fill-opacity="{}"').format(opacity) if opacity else ""
+    return Markup('<path d="{}" class="{}"{}/>').format(path.format(*values), style, more)
 
 
 def text(

@@ -9,7 +9,6 @@ from itertools import islice
 import numpy as np
 
 from quadriga.monitor.report.charts.drawing import (
-    BELOW,
     MAX_LETTERS,
     NARROW,
     Axes,
@@ -90,7 +89,7 @@ def signal_chart(signal: Signal, title: str) -> Chart | None:
         axes = _steps(np.clip(edges, -1e300, 1e300), shares * 100)
     title += " (alarm)" if signal.alarm else ""
     axes.key(_KEY, 13)
-    return draw_chart(title, caption, [axes], (NARROW, axes.bottom + BELOW))
+    return draw_chart(title, caption, [axes])
 
 
 def _steps(edges: Float64Array, percent: Float64Array) -> Axes:

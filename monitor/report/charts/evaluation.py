@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from markupsafe import Markup
 
 from quadriga.monitor.report.charts.drawing import (
     BELOW,
@@ -126,15 +125,24 @@ def size_chart(report: Report) -> Chart | None:
         return None
     axes = _dot_axes(sizes, [by_area[size] for size in sizes])
     caption = f"Small is below 32² pixels, large above 96². {_INTERVAL_NOTE}"
-    return _row_chart("Average precision by size", caption, axes)
+    return draw_chart("Average precision by size", caption, [axes])
 
 
 def _dot_axes(
-    names: Sequence[str], metrics: Sequence[Metric], x: tuple[float, float] | None = None
+    names: Sequence[str],
+    metrics: Sequence[Metric],
+    x: tuple[float, float] | None = None,
+    *,
+    overall: float | None = None,
 ) -> Axes:
-    """Return axes with the values as dots with their intervals, from top to bottom, between the numbers that they reach."""
+    """Return axes with the values as dots with their intervals, from top to bottom, between the numbers that they reach.
+
+    A dashed line is the value of all images, if there is one.
+    """
     if x is None:
-        numbers = [number for metric in metrics for number in _numbers(metric)] or [0.0, 1.0]
+        numbers = [number for metric in metrics for number in _numbers(metric)]
+        numbers += [] if overall is None else [overall]
+        numbers = numbers or [0.0, 1.0]
         room = 0.05 * (max(numbers) - min(numbers)) or 0.05
         x = min(numbers) - room, max(numbers) + room
     axes = row_axes(names, x)
@@ -150,16 +158,14 @@ def _dot_axes(
         if low is not None and high is not None:
             axes.line("span", [(low, row), (high, row)])
         axes.dot("s0", metric.value, row)
+    if overall is not None:
+        axes.line("ink dash", [(overall, -0.5), (overall, len(names) - 0.5)])
     return axes
 
 
 def _numbers(metric: Metric) -> list[float]:
     """Return the value of a metric and the bounds of its interval, as far as they are known."""
     return [number for number in (metric.value, *(metric.ci95 or ())) if number is not None]
-
-
-def _row_chart(title: str, caption: str, axes: Axes) -> Chart:
-    return draw_chart(title, caption, [axes], (NARROW, axes.bottom + BELOW))
 
 
 def slice_charts(report: Report) -> list[Chart]:
@@ -180,17 +186,11 @@ def _slice_chart(report: Report, by: str, slices: list[Slice]) -> Chart:
     name = one_line(f"{title(slices[0].metrics[0], short=True)} by {by}", 80)
     metrics = [slice_.metrics[0] for slice_ in slices]
     overall = headlines(report)[0].value if headlines(report) else None
-    numbers = [number for metric in metrics for number in _numbers(metric)]
-    numbers += [] if overall is None else [overall]
-    room = 0.05 * (max(numbers, default=1.0) - min(numbers, default=0.0)) or 0.05
-    reach = min(numbers, default=0.0) - room, max(numbers, default=1.0) + room
-    axes = _dot_axes(names, metrics, reach)
-    if overall is not None:
-        axes.line("ink dash", [(overall, -0.5), (overall, len(slices) - 0.5)])
+    axes = _dot_axes(names, metrics, overall=overall)
     caption = f"The dashed line is the whole. {_INTERVAL_NOTE}"
     if hidden_count > 0:
         caption += f" {hidden_count} rarer values are left out."
-    return _row_chart(name, caption, axes)
+    return draw_chart(name, caption, [axes])
 
 
 def tide_chart(report: Report) -> Chart | None:
@@ -212,7 +212,7 @@ def tide_chart(report: Report) -> Chart | None:
         f"Average precision at IoU {iou} that would be won if all errors of this one kind were mended (TIDE); "
         "the kinds do not add up."
     )
-    return _row_chart("What the errors cost", caption, axes)
+    return draw_chart("What the errors cost", caption, [axes])
 
 
 def difference_chart(comparison: Comparison) -> Chart | None:
@@ -233,7 +233,7 @@ def difference_chart(comparison: Comparison) -> Chart | None:
     axes.name_x([], "← less\u2003\u2003more →")
     name = f"This model less {one_line(f'{comparison.model.name} {comparison.model.version}')}"
     caption = "Where the bar of a 95 % interval does not reach the line in the middle, there is a difference."
-    return _row_chart(name, caption, axes)
+    return draw_chart(name, caption, [axes])
 
 
 _WORST_LABELS = 5
@@ -254,46 +254,54 @@ class _Line(NamedTuple):
 
 def precision_recall_chart(report: Report) -> Chart | None:
     """Draw precision over recall: the mean of all labels, and the worst labels."""
-    panels = []
-    all_curves = report.curves.get("pr", [])
-    of_labels = [curve for curve in all_curves if curve.get("label") is not None]
-    ious = dict.fromkeys(curve.get("iou") for curve in of_labels or all_curves)
-    for iou in [*ious][:_MAX_PANELS]:
-        curves = [curve for curve in all_curves if curve.get("iou") == iou]
-        lines = _lines(report, curves, ("recall", "precision"), ("AP", "AveragePrecision"))
-        if lines:
-            panels.append(("" if iou is None else f"IoU {iou}", lines))
-    if not panels:
-        return None
-    drawn = []
-    for number, (name, lines) in enumerate(panels):
-        axes = _curve_axes(number, ("recall", "precision"), lines)
-        axes.parts += [text((axes.left + axes.right) / 2, 12, name)] if name else []
-        drawn.append(axes)
-    max_lines = max(len(lines) for _, lines in panels)
-    caption = f"The average precision stands beside each name. {_selection_note(max_lines)}"
-    size_wh = _curve_size(len(panels), max_lines)
-    return draw_chart("Precision over recall", caption, drawn, size_wh)
+    caption = "The average precision stands beside each name."
+    metrics = "AP", "AveragePrecision"
+    drawn = _curve_panels(report, "pr", ("recall", "precision"), metrics)
+    return _curve_chart("Precision over recall", caption, drawn)
 
 
 def roc_chart(report: Report) -> Chart | None:
     """Draw the true positive rate over the false positive rate of labels."""
     keys = "false_positive_rate", "true_positive_rate"
-    lines = _lines(report, report.curves.get("roc", []), keys, ("ROCAUC",))
-    if not lines:
-        return None
-    axes = _curve_axes(0, ("false positive rate", "true positive rate"), lines)
-    axes.line("thin", [(0, 0), (1, 1)])
+    panels = _curve_panels(report, "roc", keys, ("ROCAUC",))
+    for axes, _ in panels:
+        axes.line("thin", [(0, 0), (1, 1)])
     caption = (
         "Each label against the rest; the area under each curve stands beside its name, and the "
-        f"thin diagonal is what guessing gives. {_selection_note(len(lines))}"
+        "thin diagonal is what guessing gives."
     )
-    size_wh = _curve_size(1, len(lines))
-    return draw_chart("Receiver operating characteristic", caption, [axes], size_wh)
+    return _curve_chart("Receiver operating characteristic", caption, panels)
 
 
-def _curve_size(panels: int, lines: int) -> tuple[float, float]:
-    return _CURVE_WH[0] * panels, _CURVE_WH[1] + BELOW + LINE * min(lines, _WORST_LABELS + 1)
+def _curve_panels(
+    report: Report, kind: str, xy: tuple[str, str], metrics: tuple[str, ...]
+) -> list[tuple[Axes, int]]:
+    """Draw a panel for each match threshold of a kind of curves; return each with its number of defined curves."""
+    panels: list[tuple[Axes, int]] = []
+    all_curves = report.curves.get(kind, [])
+    of_labels = [curve for curve in all_curves if curve.get("label") is not None]
+    ious = dict.fromkeys(curve.get("iou") for curve in of_labels or all_curves)
+    for iou in [*ious][:_MAX_PANELS]:
+        curves = [curve for curve in all_curves if curve.get("iou") == iou]
+        if lines := _lines(report, curves, xy, metrics):
+            axes = _curve_axes(len(panels), xy, lines)
+            middle = (axes.left + axes.right) / 2
+            axes.parts += [] if iou is None else [text(middle, 12, f"IoU {iou}")]
+            panels.append((axes, len(lines)))
+    return panels
+
+
+def _curve_chart(heading: str, caption: str, panels: list[tuple[Axes, int]]) -> Chart | None:
+    """Return the chart of some panels; None without any."""
+    if not panels:
+        return None
+    count = max(count for _, count in panels)
+    caption += " "
+    if count > _WORST_LABELS + 1:
+        caption += f"Of the labels the {_WORST_LABELS} with the least are drawn."
+    width, height = _CURVE_WH
+    size_wh = width * len(panels), height + BELOW + LINE * min(count, _WORST_LABELS + 1)
+    return draw_chart(heading, caption, [axes for axes, _ in panels], size_wh)
 
 
 def _lines(
@@ -324,8 +332,9 @@ def _metric_of_curve(report: Report, kinds: tuple[str, ...], curve: dict[str, An
     return None
 
 
-def _curve_axes(number: int, names: tuple[str, str], lines: Sequence[_Line]) -> Axes:
+def _curve_axes(number: int, xy: tuple[str, str], lines: Sequence[_Line]) -> Axes:
     """Return the axes of a panel with the mean and the worst labels, and a legend below."""
+    names = [key.replace("_", " ") for key in xy]
     width, height = _CURVE_WH
     frame = number * width + 40, 18.0, (number + 1) * width - MARGIN, height
     axes = Axes(frame, (0, 1.005), (0, 1.02))
@@ -345,32 +354,14 @@ def _curve_axes(number: int, names: tuple[str, str], lines: Sequence[_Line]) -> 
     return axes
 
 
-def _selection_note(count: int) -> str:
-    return (
-        f"Of the labels the {_WORST_LABELS} with the least are drawn."
-        if count > _WORST_LABELS + 1
-        else ""
-    )
-
-
 MAX_LABELS = 25
 _MAX_NUMBERED = 13
 """Maximum number of rows with which the cells show counts."""
 BACKGROUND_NAME = "nothing"
 
 
-def object_confusion_chart(report: Report) -> Chart | None:
-    """Draw the confusion matrix of objects or images."""
-    return _chart(report.confusion, "What is taken for what")
-
-
-def pixel_confusion_chart(report: Report) -> Chart | None:
-    """Draw the confusion matrix of pixels."""
-    return _chart(report.confusion_pixels, "What is taken for what, by pixels")
-
-
-def _chart(confusion: Confusion | None, title: str) -> Chart | None:
-    """Draw each row as shares of its true label; the background is the last row and column."""
+def _confusion_chart(confusion: Confusion | None, title: str) -> Chart | None:
+    """Draw a confusion matrix, each row as shares of its true label; the background is the last row and column."""
     if confusion is None or not confusion.labels:
         return None
     counts = with_background(confusion)
@@ -404,7 +395,8 @@ def _cell_axes(counts: Int64Array, shares: Float64Array, names: Sequence[str]) -
         share = float(shares[row, column])
         x, y = axes.place(column - 0.5, row - 0.5)
         style = "s0" if row == column else "s1"
-        axes.parts.append(_cell(style, (x, y, cell), 0.08 + 0.92 * share))
+        square, opacity = "M {0:.1f} {1:.1f} h {2:.1f} v {2:.1f} h -{2:.1f} Z", 0.08 + 0.92 * share
+        axes.parts.append(shape(square, style, x, y, cell, opacity=f"{opacity:.2f}"))
         if size <= _MAX_NUMBERED:
             words = _short(int(counts[row, column]))
             style = "small on" if share > 0.5 else "small"
@@ -413,14 +405,6 @@ def _cell_axes(counts: Int64Array, shares: Float64Array, names: Sequence[str]) -
         axes.line("thin", [(-0.5, at - 0.5), (size - 0.5, at - 0.5)])
         axes.line("thin", [(at - 0.5, -0.5), (at - 0.5, size - 0.5)])
     return axes
-
-
-def _cell(style: str, place: tuple[float, float, float], opacity: float) -> Markup:
-    """Return a square, given its left and upper side and its length."""
-    path = Markup(
-        '<path d="M {0:.1f} {1:.1f} h {2:.1f} v {2:.1f} h -{2:.1f} Z" class="{3}" fill-opacity="{4:.2f}"/>'
-    )
-    return path.format(*place, style, opacity)
 
 
 def _short(count: int) -> str:
@@ -489,7 +473,7 @@ def reliability_chart(report: Report) -> Chart | None:
         "Bars: of the predictions with such a score, how many are right. Honest scores lie on the dashed "
         "line; the gap to it is drawn from each dot. Below: how many predictions there are."
     )
-    return draw_chart("Are the scores honest?", caption, [upper, lower], (NARROW, 279))
+    return draw_chart("Are the scores honest?", caption, [upper, lower])
 
 
 def score_chart(report: Report) -> Chart | None:
@@ -515,7 +499,7 @@ def score_chart(report: Report) -> Chart | None:
         "lie over each other, the better a threshold tells them apart."
     )
     title = "Scores of right and of wrong predictions"
-    return draw_chart(title, caption, panels, (NARROW, 275))
+    return draw_chart(title, caption, panels)
 
 
 def _overall_curve(report: Report, kind: str, *keys: str) -> list[Float64Array] | None:
@@ -531,8 +515,8 @@ def evaluation_charts(report: Report) -> Iterator[Chart]:
     for chart in (
         precision_recall_chart(report),
         roc_chart(report),
-        object_confusion_chart(report),
-        pixel_confusion_chart(report),
+        _confusion_chart(report.confusion, "What is taken for what"),
+        _confusion_chart(report.confusion_pixels, "What is taken for what, by pixels"),
         tide_chart(report),
         size_chart(report),
         reliability_chart(report),

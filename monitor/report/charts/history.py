@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 
 import numpy as np
-from markupsafe import Markup
 
 from quadriga.monitor.report.charts.drawing import (
     BELOW,
@@ -132,7 +131,7 @@ def _effect_chart(
     caption = f"Last {format_brief(None if past[-1] is None else past[-1].effect)}"
     if minimum:
         caption += f"; the smallest that matters: {format_brief(minimum)}"
-    return draw_chart(signal_title(name), f"{caption}.", [axes], (NARROW, axes.bottom + BELOW))
+    return draw_chart(signal_title(name), f"{caption}.", [axes])
 
 
 def _draw_effects(
@@ -207,10 +206,9 @@ def _draw_cells(axes: Axes, levels: Sequence[Sequence[int]]) -> None:
             for left, top in [axes.place(start - 0.5, row - 0.5)]
             for right, bottom in [axes.place(end - 0.5, row + 0.5)]
         )
-        cell = Markup('<path d="{}" class="{}" fill-opacity="{}"/>')
         if path:
-            axes.parts.append(cell.format(path.rstrip(), style, opacity))
-        axes.parts.append(cell.format(f"M {x:.1f} 6 h 9 v 8 h -9 Z", style, opacity))
+            axes.parts.append(shape(path.rstrip(), style, opacity=opacity))
+        axes.parts.append(shape("M {:.1f} 6 h 9 v 8 h -9 Z", style, x, opacity=opacity))
         axes.parts.append(text(x + 12, 13, words, "start"))
         x += 20 + LETTER * len(words)
     axes.parts.append(shape("M {:.1f} 10 l 4 4 l 4 -4 l -4 -4 Z", "diamond", x))

@@ -19,7 +19,6 @@ _EXPECTED_ERRORS = {
     "quadriga.engine.config.settings.SettingsError",
     "json.decoder.JSONDecodeError",
     "quadriga.monitor.drift.samples.DriftError",
-    "quadriga.monitor.evaluation.state.EvaluationError",
     "msgspec.ValidationError",
     "quadriga.proto.errors.ProtocolError",
     "quadriga.client.errors.ClientError",

@@ -28,8 +28,6 @@ from quadriga.monitor.evaluation.state import (
 from quadriga.monitor.report.cells import PairedLabels
 from quadriga.monitor.report.schema import Confusion, Metric
 from quadriga.quoting import quoted
-from quadriga.store.exchange import text_files
-from quadriga.store.records.errors import QueryError
 from quadriga.tasks import SHORT_NAMES, full_name
 from quadriga.tasks.arrays import Float64Array
 from quadriga.tasks.specification import load
@@ -222,11 +220,3 @@ def _size(image: EvaluatedImage) -> tuple[int, int]:
             f" got {width} and {height}"
         )
     return width, height
-
-
-def decode_json(type_: Any, text: bytes, location: str) -> Any:
-    """Decode JSON as a type; the message of an `EvaluationError` begins with `location`."""
-    try:
-        return text_files.decode_json(type_, text, location)
-    except QueryError as error:
-        raise EvaluationError(str(error)) from error

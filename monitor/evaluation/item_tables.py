@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from quadriga.monitor.evaluation.arrays import index_within_groups
-from quadriga.monitor.evaluation.evaluators import decode_json
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, LabelNumbers, Table
+from quadriga.store.exchange.text_files import decode_json
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 ItemKind = Literal["predictions", "ground_truth"]

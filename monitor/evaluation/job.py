@@ -7,7 +7,6 @@ import msgspec
 
 from quadriga.monitor.evaluation.parameters import EvaluationParameters
 from quadriga.monitor.evaluation.schedules import record_failure, record_window
-from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
 from quadriga.monitor.model_files import team_folder
 from quadriga.monitor.report.cells import save_cells
@@ -44,7 +43,7 @@ def run_evaluation(run: JobRun) -> str:
             shards_directory=shards,
             on_cells=partial(save_cells, run.directory),
         )
-    except (EvaluationError, StoreError) as error:
+    except StoreError as error:
         if parameters.schedule is not None:
             record_failure(history_directory, run.job, error)
         raise StoreError(str(error)) from error

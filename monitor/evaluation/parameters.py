@@ -14,7 +14,6 @@ from quadriga.monitor.evaluation.metric_settings import (
     check_settings,
 )
 from quadriga.monitor.evaluation.slicing import slice_values
-from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.report.schema import Metric
 from quadriga.quoting import quoted
 from quadriga.store.jobs.jobs import EndWebhook
@@ -142,12 +141,9 @@ def check_parameters(parameters: EvaluationParameters) -> None:
             parse(where, 0)
         except QueryError as error:
             raise QueryError(f"{name}: {error}") from error
-    try:
-        check_settings(parameters.metrics)
-        for by in parameters.by:
-            slice_values([], by)
-    except EvaluationError as error:
-        raise QueryError(str(error)) from error
+    check_settings(parameters.metrics)
+    for by in parameters.by:
+        slice_values([], by)
     if repeated := set(parameters.by) & parameters.slices.keys():
         raise QueryError(
             f"expected each slice once, got {quoted(min(repeated), 80)} in by and in slices"

@@ -124,11 +124,8 @@ def decode_schedule(body: bytes) -> EvaluationSchedule:
     check_schedule(schedule, MIN_EVERY)
     if not parse_span_s(schedule.every) <= schedule.window_s <= MAX_WINDOW_S:
         raise QueryError(f"expected window to be from every to 366d, got {schedule.window!r}")
-    try:
-        if schedule.metric is not None:
-            parse_metric(schedule.metric)
-    except EvaluationError as error:
-        raise QueryError(str(error)) from error
+    if schedule.metric is not None:
+        parse_metric(schedule.metric)
     check_parameters(
         EvaluationParameters("", where=schedule.where, by=schedule.by, **asdict(schedule.metrics))
     )
@@ -415,7 +412,10 @@ def _judged(
         metric = followed_metric(report, window.metric, reference)
     except EvaluationError as error:
         return _entry(report.id, window, n=n, status="error", reason=str(error))
-    verdict = judge(metric, n, window.min_images, _reference(reference, window.at_least))
+    compared = Reference(at_least=window.at_least)
+    if reference is not None:
+        compared = compared._replace(metric=reference.metric, report=reference.report)
+    verdict = judge(metric, n, window.min_images, compared)
     if is_first and verdict.status != "insufficient":
         watch.first = ReferenceMetric(report.id, report.task, metric)
         watch.first_start = window.start
@@ -432,12 +432,6 @@ def _judged(
         high=high,
         reason=verdict.reason,
     )
-
-
-def _reference(reference: ReferenceMetric | None, at_least: float | None) -> Reference:
-    if reference is None:
-        return Reference(at_least=at_least)
-    return Reference(reference.metric, reference.report, at_least)
 
 
 def _last_verdict(

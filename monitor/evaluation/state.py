@@ -16,6 +16,7 @@ import numpy.typing as npt
 from quadriga.monitor.array_packing import pack, unpack
 from quadriga.monitor.evaluation.arrays import concat_tables
 from quadriga.quoting import listed
+from quadriga.store.records.errors import QueryError
 from quadriga.tasks.arrays import Int64Array
 from quadriga.tasks.predictions import MAX_COORDINATE
 
@@ -44,8 +45,8 @@ class TrueObject(msgspec.Struct, kw_only=True):
     """Area in square pixels; None for the area of the shape."""
 
 
-class EvaluationError(ValueError):
-    """Input of an evaluation that does not fit the task; the message names the location."""
+EvaluationError = QueryError
+"""Input of an evaluation that does not fit the task; the message names the location."""
 
 
 class NoInferencesError(EvaluationError):

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 
 from quadriga.monitor.evaluation.arrays import concat_tables, index_within_runs
-from quadriga.monitor.evaluation.evaluators import decode_json
 from quadriga.monitor.evaluation.item_tables import ItemTable
 from quadriga.monitor.evaluation.objects.detection import box_tables
 from quadriga.monitor.evaluation.pixels.instances import mask_tables
@@ -29,6 +28,7 @@ from quadriga.store.exchange.coco import (
     CocoResult,
     ImageId,
 )
+from quadriga.store.exchange.text_files import decode_json
 from quadriga.tasks import full_name
 from quadriga.tasks.arrays import Float64Array, Int64Array
 

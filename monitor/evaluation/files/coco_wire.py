@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.evaluators import decode_json
 from quadriga.monitor.evaluation.files.coco import read_instances
 from quadriga.monitor.evaluation.pixels.run_lengths import runs_from_segmentations
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
@@ -19,6 +18,7 @@ from quadriga.store.exchange.coco import (
     annotations_by_image,
     labels_by_id,
 )
+from quadriga.store.exchange.text_files import decode_json
 from quadriga.tasks.geometry import rings, to_points
 from quadriga.tasks.predictions import BOX_KEYS, ltwh_to_xyxy
 

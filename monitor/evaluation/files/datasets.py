@@ -25,7 +25,7 @@ from quadriga.store.exchange.datasets import GPS, NOT_METADATA
 from quadriga.store.exchange.formats.reading import DatasetImages, split_of_name
 from quadriga.store.exchange.text_files import json_lines, utf8_lines
 from quadriga.store.exchange.tool_datasets import FORMS, ToolFormat, read_tool_dataset
-from quadriga.store.records.errors import ChangeError, QueryError
+from quadriga.store.records.errors import ChangeError
 
 
 class DatasetImage(NamedTuple):
@@ -74,7 +74,7 @@ def read_dataset(
             images = [image for name in instances for image in _coco(files, name, task)]
         else:
             images = list(_of_tool(files, task, formats))
-    except (ChangeError, QueryError) as error:
+    except ChangeError as error:
         raise EvaluationError(str(error)) from error
     if not images:
         raise EvaluationError(f"no dataset found in {location.name or location}: expected {FORMS}")

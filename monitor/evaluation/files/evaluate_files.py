@@ -32,7 +32,7 @@ from quadriga.monitor.evaluation.state import (
 )
 from quadriga.monitor.report.schema import Report, Window
 from quadriga.store.exchange.text_files import json_lines, utf8_lines
-from quadriga.store.records.errors import PYARROW_MISSING, QueryError
+from quadriga.store.records.errors import PYARROW_MISSING
 from quadriga.store.records.records import parse_time
 from quadriga.tasks import full_name
 
@@ -144,19 +144,16 @@ def evaluate_parquet(
         lines = (line for line, _ in read_parquet(path, images=False))
         return (numbered.image for numbered in _lines(lines, path.name))
 
-    try:
-        for data, span in map_shards(
-            partial(_row_group, path, task, tuple(by)), range(count_row_groups(path))
-        ):
-            states.append(decode_state(data))
-            times = _span((*times, *span))
-            rows += len(states[-1].ids)
-            on_lines_read(rows)
-        return _report(
-            task, merge_states(states), times, options=options, reread=reread, records=path.name
-        )
-    except QueryError as error:
-        raise EvaluationError(str(error)) from error
+    for data, span in map_shards(
+        partial(_row_group, path, task, tuple(by)), range(count_row_groups(path))
+    ):
+        states.append(decode_state(data))
+        times = _span((*times, *span))
+        rows += len(states[-1].ids)
+        on_lines_read(rows)
+    return _report(
+        task, merge_states(states), times, options=options, reread=reread, records=path.name
+    )
 
 
 def _row_group(path: Path, task: str, by: Sequence[str], group: int) -> tuple[bytes, _Times]:
@@ -231,21 +228,18 @@ def _read(
 
 
 def _lines(lines: Iterable[bytes], name: str) -> Iterator[_Numbered]:
-    try:
-        for number, line in json_lines(lines, name, _Line):
-            image = EvaluatedImage(
-                id=str(line.id),
-                predictions=line.predictions,
-                ground_truth=line.ground_truth,
-                width=line.input.width if line.width is None else line.width,
-                height=line.input.height if line.height is None else line.height,
-                metadata=line.metadata or {},
-                created_at=_utc_text(line.created_at, f"{name}:{number}"),
-                image=line.input.hash if line.image is None else line.image,
-            )
-            yield _Numbered(number, image, line.status != 200)
-    except QueryError as error:
-        raise EvaluationError(str(error)) from error
+    for number, line in json_lines(lines, name, _Line):
+        image = EvaluatedImage(
+            id=str(line.id),
+            predictions=line.predictions,
+            ground_truth=line.ground_truth,
+            width=line.input.width if line.width is None else line.width,
+            height=line.input.height if line.height is None else line.height,
+            metadata=line.metadata or {},
+            created_at=_utc_text(line.created_at, f"{name}:{number}"),
+            image=line.input.hash if line.image is None else line.image,
+        )
+        yield _Numbered(number, image, line.status != 200)
 
 
 def _utc_text(text: str | None, location: str) -> str | None:

@@ -5,6 +5,7 @@ import pytest
 from quadriga.monitor.evaluation.evaluators import load_evaluator
 from quadriga.monitor.evaluation.metric_settings import MetricSettings
 from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
+from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.report.schema import ReportedModel
 from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
@@ -97,7 +98,7 @@ def test_slices_and_other_models_are_judged_as_the_whole_is(single_label) -> Non
 
 
 def test_a_setting_of_classification_is_refused_elsewhere() -> None:
-    with pytest.raises(ValueError, match="single_label is no setting of OBJECT_DETECTION"):
+    with pytest.raises(EvaluationError, match="single_label is no setting of OBJECT_DETECTION"):
         load_evaluator("detection", MetricSettings(single_label=True))
 
 

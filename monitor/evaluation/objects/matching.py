@@ -131,8 +131,11 @@ def match_objects(
     outcome[:] = np.where(outside, IGNORED, INCORRECT)
     matched_objects = np.full(len(order), -1, np.int64)
     min_overlap = minimum_overlaps.min(initial=_ALMOST_ONE)
+    groups, true_groups = (
+        joint_key(table["image"], table["label"]) for table in (predictions, truths)
+    )
     for chunk, objects, pairs in _candidate_chunks(
-        predictions, truths, overlap, order=order, min_overlap=min_overlap
+        (groups[order], true_groups), order, overlap, min_overlap
     ):
         chosen = _match_greedily(
             pairs,
@@ -161,23 +164,26 @@ def match_objects(
 
 
 def _candidate_chunks(
-    predictions: Table,
-    truths: Table,
-    overlap: OverlapFunction,
-    *,
+    groups: tuple[Int64Array, Int64Array],
     order: Int64Array,
+    overlap: OverlapFunction,
     min_overlap: float,
 ) -> Iterator[tuple[slice, Int64Array, OverlapPairs]]:
-    """Yield chunks of the predictions in `order` (D,), with the objects of the same images and labels.
+    """Yield chunks of the predictions in `order` (D,), with the objects of the same groups.
+
+    Args:
+        groups: Groups of the predictions in `order`, ascending, and those of the objects (M,).
+        order: Positions of the predictions, (D,).
+        overlap: See `match_objects`.
+        min_overlap: Smallest overlap.
 
     Returns:
         The place of each chunk in `order`, the positions of its objects, and the pairs that overlap by
         `min_overlap` or more, by their places in the chunk and among its objects.
     """
-    groups = joint_key(truths["image"], truths["label"])
-    objects_by_group = np.argsort(groups, kind="stable")
-    prediction_groups = joint_key(predictions["image"], predictions["label"])[order]
-    first, counts = find_keys(groups[objects_by_group], prediction_groups)
+    prediction_groups, true_groups = groups
+    objects_by_group = np.argsort(true_groups, kind="stable")
+    first, counts = find_keys(true_groups[objects_by_group], prediction_groups)
     for start, stop in _chunks(prediction_groups, counts):
         objects = objects_by_group[first[start] : first[stop - 1] + counts[stop - 1]]
         prediction, truth = expand_ranges(first[start:stop] - first[start], counts[start:stop])
@@ -203,15 +209,11 @@ def near_pairs(
 ) -> OverlapPairs:
     """Return the pairs within an image, of any labels, with an overlap of `min_overlap` or more."""
     order = np.argsort(predictions["image"], kind="stable")
-    by_image = np.argsort(truths["image"], kind="stable")
-    prediction_images, images = predictions["image"][order], truths["image"][by_image]
-    first_candidate, candidate_counts = find_keys(images, prediction_images)
-    chunks = [OverlapPairs(order[:0], by_image[:0], np.zeros(0))]
-    for start, stop in _chunks(prediction_images, candidate_counts):
-        prediction, truth = expand_ranges(first_candidate[start:stop], candidate_counts[start:stop])
-        prediction, truth = order[start:stop][prediction], by_image[truth]
-        overlaps = overlap(prediction, truth)
-        chunks.append(OverlapPairs(prediction, truth, overlaps).select(overlaps >= min_overlap))
+    groups = predictions["image"][order], truths["image"]
+    chunks = [OverlapPairs(order[:0], order[:0], np.zeros(0))]
+    for chunk, objects, pairs in _candidate_chunks(groups, order, overlap, min_overlap):
+        near, truth = order[chunk][pairs.prediction], objects[pairs.truth]
+        chunks.append(OverlapPairs(near, truth, pairs.overlap))
     return OverlapPairs(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
 
 

@@ -4,7 +4,6 @@ The overlap of two objects, which differs between them, is a parameter.
 """
 
 import math
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -37,7 +36,6 @@ from quadriga.monitor.evaluation.objects.matching import (
     INCORRECT,
     OverlapFunction,
     OverlapPairs,
-    RankedPredictions,
     match_objects,
     near_pairs,
 )
@@ -118,34 +116,43 @@ class ObjectMetrics:
         values, by_label = coco_numbers(self.ranking, weights, thresholds.single)
         counts = self.ranking.actual_counts.sum(axis=1).reshape(len(AREA_NAMES), -1)
         by_area = dict(zip(AREA_NAMES, counts, strict=True))
-        overall = [
-            self._headline(type_, parameters, headline_values, by_area[parameters["area"]])
-            for (type_, parameters), headline_values in zip(
-                coco_parameters(thresholds), values, strict=True
-            )
-        ]
-        by_label_headlines = [
+        first, *overall = (
+            self._headline(type_, parameters, values[index], by_area[parameters["area"]])
+            for index, (type_, parameters) in enumerate(coco_parameters(thresholds))
+        )
+        of_labels = (
             self._headline(
-                "AP", label_parameters(thresholds.mean, label), label_values, counts[0, [index]]
+                "AP", label_parameters(thresholds.mean, label), by_label[index], counts[0, [index]]
             )
-            for index, (label, label_values) in enumerate(
-                zip(self.state.labels, by_label, strict=True)
-            )
-        ]
-        return overall[:1] + self._rates(weights) + overall[1:] + by_label_headlines
+            for index, label in enumerate(self.state.labels)
+        )
+        return [first, *self._rates(weights), *overall, *of_labels]
 
     def _rates(self, weights: Float64Array) -> list[Headline]:
         """Compute precision, recall and F1 of all labels together at the chosen scores."""
-        if not self._settings.score:
-            return []
+        predictions = self._counted
         actual_counts = self.ranking.actual_counts[: len(self.state.labels)].sum(axis=0)
-        return rates_of_all_labels(
-            self._counted,
-            actual_counts.astype(np.int64),
-            weights,
-            scores=self._settings.score,
-            iou=self._match_threshold,
-        )
+        objects = int(actual_counts.sum())
+        headlines = []
+        for score in self._settings.score or ():
+            is_above = predictions.score >= score
+            sides = (
+                np.bincount(predictions.image[selected], minlength=len(actual_counts))
+                for selected in (is_above & predictions.is_correct, is_above)
+            )
+            counts = LabelCounts(*((weights @ side)[:, None] for side in (*sides, actual_counts)))
+            headlines += [
+                Headline(
+                    name,
+                    {"score": score, "iou": self._match_threshold, "label": None},
+                    values[:, 0],
+                    trials_per_image=objects / max(len(actual_counts), 1),
+                    objects_of_one_label=float(objects) or None,
+                    objects=objects,
+                )
+                for name, values in counts.rates().items()
+            ]
+        return headlines
 
     @property
     def _match_threshold(self) -> float:
@@ -205,11 +212,12 @@ class ObjectMetrics:
             lambda prediction, truth: self.overlap(ranking.row[prediction], truth),
             BACKGROUND_OVERLAP,
         )
-        errors = classify_errors(ranking, self.truths, overlapping, iou)
+        errors = self._classify_errors(overlapping)
         overlap = overlapping._replace(prediction=ranking.row[overlapping.prediction]).overlaps()
         min_score = self._settings.score[0] if self._settings.score else MIN_SCORE
         confident = ranking.row[ranking.score >= min_score]
-        pairs = match_any_label(self.predictions, self.truths, confident, overlap=overlap, iou=iou)
+        pairs = self._match_any_label(np.sort(confident), overlap)
+        labelled = self._paired_labels(pairs)
         excluded = nonzero_counts(  # from all metrics except the confusion matrix
             unseen_label=int(np.count_nonzero(~self._has_objects()[self.predictions["label"]])),
             over_max_dets=len(self.predictions["label"]) - len(ranking.row),
@@ -217,9 +225,7 @@ class ObjectMetrics:
         return EvaluationDetails(
             metrics=[
                 *label_precision_metrics(precision_curves, labels, actual_counts, self._thresholds),
-                *metrics_at_operating_points(
-                    labels, counted, actual_counts, scores=self._settings.score, iou=iou
-                ),
+                *self._operating_points(actual_counts),
                 *(
                     Metric(kind, finite_or_none(value[0]), {**reliability.parameters, "iou": iou})
                     for kind, value in calibration
@@ -229,9 +235,9 @@ class ObjectMetrics:
                 "pr": precision_curve_rows(precision_curves, labels, self._thresholds),
                 **reliability.curves(ones),
             },
-            confusion=object_confusion(self.state, pairs, {"iou": iou, "score": min_score}),
-            pairs=paired_labels(self.state, pairs),
-            errors_tide=error_costs(ranking, self.truths, errors),
+            confusion=self._confusion(pairs, labelled, {"iou": iou, "score": min_score}),
+            pairs=labelled,
+            errors_tide=self._error_costs(errors),
             badness=self._badness(pairs, errors),
             parameters={
                 "overlap": self.kind,
@@ -245,6 +251,128 @@ class ObjectMetrics:
             warnings=self._threshold_warnings(),
         )
 
+    def _operating_points(self, actual_counts: Int64Array) -> list[Metric]:
+        """Return counts and rates at some scores, at the score of the best F1, and each label's best F1.
+
+        Rates of all labels together at chosen scores are headlines, and not repeated.
+
+        Args:
+            actual_counts: Number of objects of each label, (K,).
+        """
+        labels, (_, label, score, is_correct) = self.state.labels, self._counted
+        iou, scores = self._match_threshold, self._settings.score
+
+        def metrics_at(score_threshold: float, **more: str) -> list[Metric]:
+            """Return metrics of each label that occurs, and of all labels (None)."""
+            is_above = score >= score_threshold
+            sides = (
+                *(
+                    np.bincount(label[is_counted], minlength=len(labels))
+                    for is_counted in (is_above & is_correct, is_above)
+                ),
+                actual_counts,
+            )
+            counts = LabelCounts(
+                *(np.append(side.sum(), side)[None].astype(np.float64) for side in sides)
+            )
+            rates, metrics = counts.rates(), list[Metric]()
+            for column, name in enumerate([None, *labels]):
+                correct, predicted, actual = (float(count[0, column]) for count in counts)
+                if name is not None and not (predicted or actual):
+                    continue
+                parameters = {"score": score_threshold, "iou": iou, "label": name, **more}
+                numbers = {
+                    "true positives": correct,
+                    "false positives": predicted - correct,
+                    "false negatives": actual - correct,
+                }
+                metrics += [
+                    Metric(type_, finite_or_none(rate[0, column]), parameters)
+                    for type_, rate in rates.items()
+                ]
+                metrics += [
+                    Metric("Counts", number, {**parameters, "of": kind})
+                    for kind, number in numbers.items()
+                ]
+            return metrics
+
+        metrics = [] if scores else metrics_at(SCORE_THRESHOLD)
+        for chosen in scores or ():
+            metrics += [
+                metric
+                for metric in metrics_at(chosen)
+                if metric.type == "Counts" or metric.parameters["label"] is not None
+            ]
+        best_score, _ = best_f1(score, is_correct, int(actual_counts.sum()))
+        if best_score is not None:
+            metrics += metrics_at(best_score, chosen="best F1")
+        for index in np.flatnonzero(actual_counts):
+            is_label = label == index
+            best_score, f1 = best_f1(
+                score[is_label], is_correct[is_label], int(actual_counts[index])
+            )
+            named = {"label": labels[index], "chosen": "best F1 of the label"}
+            metrics.append(Metric("F1", f1, {"score": best_score, "iou": iou, **named}))
+        return metrics
+
+    def _match_any_label(self, rows: Int64Array, overlap: OverlapFunction) -> ConfusedPairs:
+        """Match the predictions at these rows, ascending, with objects of any label, at the match threshold."""
+        image, no_label = self.predictions["image"][rows], np.zeros(len(rows), np.int64)
+        columns = {name: self.predictions[name][rows] for name in ("score", "area")}
+        ranking = match_objects(
+            columns | {"image": image, "label": no_label},
+            self.truths | {"label": np.zeros_like(self.truths["label"])},
+            lambda prediction, truth: overlap(rows[prediction], truth),
+            thresholds=np.array([self._match_threshold]),
+            areas=_ANY_AREA,
+            max_detections=max(len(rows), 1),
+            shape=(1, len(self.state.ids)),
+        )
+        is_counted = ranking.outcome[0, 0] != IGNORED
+        matched_objects = ranking.matched_object[is_counted]
+        is_unmatched: BoolArray = ~ranking.object_ignored[0]
+        is_unmatched[matched_objects[matched_objects >= 0]] = False
+        missed_objects = np.flatnonzero(is_unmatched)
+        return ConfusedPairs(
+            np.append(rows[ranking.row[is_counted]], np.full(len(missed_objects), -1)),
+            np.append(matched_objects, missed_objects),
+        )
+
+    def _paired_labels(self, pairs: ConfusedPairs) -> PairedLabels:
+        """Return the labels of pairs, with their images."""
+
+        def of(table: Table, rows: Int64Array) -> list[Int64Array]:
+            # The last element is for index -1, the background.
+            return [np.append(table[name], -1)[rows] for name in ("image", "label")]
+
+        image, predicted = of(self.predictions, pairs.prediction)
+        true_image, true = of(self.truths, pairs.truth)
+        return PairedLabels(np.where(image >= 0, image, true_image), true, predicted)
+
+    def _confusion(
+        self, pairs: ConfusedPairs, labelled: PairedLabels, rule: dict[str, Any]
+    ) -> Confusion:
+        """Count pairs by their labels, with examples of each cell; `rule` has the thresholds that made the pairs."""
+        state, (images, true, predicted) = self.state, labelled
+        names = [*state.labels, None]
+        examples = []
+        for index in _choose_examples(true % len(names) * len(names) + predicted % len(names)):
+            ids = (
+                str(table["number"][row]) if row >= 0 else None
+                for table, row in (
+                    (self.truths, pairs.truth[index]),
+                    (self.predictions, pairs.prediction[index]),
+                )
+            )
+            labels = names[true[index]], names[predicted[index]]
+            examples.append(Example(*labels, state.ids[images[index]], *ids))
+        counts = np.ones(len(true), np.int64)
+        counted = confusion_of(state.labels, true, predicted, counts, unit="objects")
+        rule = rule | {"rule": "all labels of an image, by falling score"}
+        return msgspec.structs.replace(
+            counted, examples=examples, parameters=counted.parameters | rule
+        )
+
     def _threshold_warnings(self) -> list[str]:
         """Say if predictions with low scores seem to be left out; regions of masks may all have high scores."""
         score = self.predictions["score"]
@@ -254,6 +382,95 @@ class ObjectMetrics:
         missing = f"none of {len(score):,} predictions has a score below {lowest:g}"
         advice = "what was left out counts as not found: send score_threshold 0.001"
         return [f"AP and AR are those above a score threshold: {missing}, and {advice}"]
+
+    def _classify_errors(self, pairs: OverlapPairs) -> TideErrors:
+        """Classify the errors of predictions, matched at the first threshold, over all areas.
+
+        Args:
+            pairs: All that overlap by `BACKGROUND_OVERLAP` or more, by position in the ranking and in the table of objects.
+        """
+        ranking, truths, iou = self.ranking, self.truths, self._match_threshold
+        is_incorrect = ranking.outcome[0, 0] == INCORRECT
+        is_taken = np.zeros(len(truths["image"]), bool)
+        is_taken[ranking.matched_object[ranking.matched_object >= 0]] = True
+        is_counted = ~(truths["crowd"] | truths["difficult"])
+        pairs = pairs.select(is_counted[pairs.truth] & is_incorrect[pairs.prediction])
+        pairs = pairs.select(np.argsort(pairs.overlap, kind="stable"))
+        is_same_label = ranking.label[pairs.prediction] == truths["label"][pairs.truth]
+
+        def best(selection: BoolArray) -> tuple[Float64Array, Int64Array]:
+            return pairs.select(selection).last_of_each(len(is_incorrect))
+
+        same_label_overlap, same_label_object = best(is_same_label)
+        other_label_overlap, other_label_object = best(~is_same_label)
+        taken_overlap, _ = best(is_same_label & is_taken[pairs.truth])
+        kind = np.select(
+            [
+                ~is_incorrect,
+                (same_label_overlap >= BACKGROUND_OVERLAP) & (same_label_overlap <= iou),
+                other_label_overlap >= iou,
+                taken_overlap >= iou,
+                np.maximum(same_label_overlap, other_label_overlap) <= BACKGROUND_OVERLAP,
+            ],
+            [_NONE, _LOC, _CLS, _DUPE, _BKG],
+            _BOTH,
+        )
+        target = np.where(
+            kind == _LOC, same_label_object, np.where(kind == _CLS, other_label_object, -1)
+        )
+        missed = is_counted & ~is_taken
+        unaccounted = missed.copy()
+        unaccounted[target[target >= 0]] = False
+        return TideErrors(kind, target, missed, unaccounted)
+
+    def _error_costs(self, errors: TideErrors) -> dict[str, float | None]:
+        """Return by how much the mean average precision at the first threshold would rise without each kind of error.
+
+        Of the errors whose target is a missed object, the one with the highest score is corrected; the others are
+        removed. `FalsePos` removes all incorrect predictions, `FalseNeg` all missed objects; a label without
+        remaining objects and predictions is no longer in the mean. None if there are no objects, or none remain.
+        """
+        ranking, truths = self.ranking, self.truths
+        outcome, score, label = ranking.outcome[0, 0], ranking.score, ranking.label
+        is_counted, is_correct = outcome <= CORRECT, outcome == CORRECT
+        labels = len(ranking.bounds) - 1
+
+        def per_label(objects: BoolArray) -> Int64Array:
+            return np.bincount(truths["label"][objects], minlength=labels)
+
+        actual_counts = per_label(~(truths["crowd"] | truths["difficult"]))
+        if not actual_counts.any():
+            return dict.fromkeys((*ERROR_KINDS, "FalsePos", "FalseNeg"))
+
+        def precision(keep: BoolArray, is_corrected: BoolArray, removed: Int64Array) -> float:
+            labeled = np.where(
+                is_corrected, truths["label"][errors.target] if len(truths["label"]) else 0, label
+            )
+            remaining = actual_counts - removed
+            averages = average_precisions(
+                labeled[keep], score[keep], (is_correct | is_corrected)[keep], remaining
+            )
+            has_predictions = np.bincount(labeled[keep], minlength=labels) > 0
+            in_mean = np.count_nonzero((remaining > 0) | ((actual_counts > 0) & has_predictions))
+            return float(np.nansum(averages) / in_mean) if in_mean else math.nan
+
+        nothing, no_objects = np.zeros(len(label), bool), np.zeros(labels, np.int64)
+        is_first = _first_of_targets(score, errors)
+        precision_now = precision(is_counted, nothing, no_objects)
+        precision_without = {}
+        for number, kind in enumerate(ERROR_KINDS[:-1]):
+            is_kind = errors.kind == number
+            is_corrected = is_kind & is_first
+            precision_without[kind] = precision(
+                is_counted & (~is_kind | is_corrected), is_corrected, no_objects
+            )
+        precision_without["Miss"] = precision(is_counted, nothing, per_label(errors.unaccounted))
+        precision_without["FalsePos"] = precision(is_correct, nothing, no_objects)
+        precision_without["FalseNeg"] = precision(is_counted, nothing, per_label(errors.missed))
+        return {
+            kind: None if math.isnan(value) else max(value - precision_now, 0.0)
+            for kind, value in precision_without.items()
+        }
 
     def _badness(self, pairs: ConfusedPairs, errors: TideErrors) -> dict[str, Float64Array]:
         """Sum the errors of the confusion matrix by image, predictions weighted by score."""
@@ -286,99 +503,6 @@ SCORE_THRESHOLD = 0.5
 """Score of the operating point, unless others are chosen."""
 
 
-def rates_of_all_labels(
-    predictions: CountedPredictions,
-    actual_counts: Int64Array,
-    weights: Float64Array,
-    *,
-    scores: Sequence[float],
-    iou: float,
-) -> list[Headline]:
-    """Return precision, recall and F1 of all labels together, from each of some scores on.
-
-    Args:
-        predictions: Predictions that count.
-        actual_counts: Number of objects of each image, (I,).
-        weights: How often each image counts, (B, I).
-        scores: Scores from which predictions count.
-        iou: Match threshold.
-    """
-    headlines = []
-    for score in scores:
-        is_above = predictions.score >= score
-        sides = (
-            np.bincount(predictions.image[selected], minlength=len(actual_counts))
-            for selected in (is_above & predictions.is_correct, is_above)
-        )
-        counts = LabelCounts(*((weights @ side)[:, None] for side in (*sides, actual_counts)))
-        parameters = {"score": score, "iou": iou, "label": None}
-        objects = int(actual_counts.sum())
-        headlines += [
-            Headline(
-                name,
-                parameters,
-                values[:, 0],
-                trials_per_image=objects / max(len(actual_counts), 1),
-                objects_of_one_label=float(objects) or None,
-                objects=objects,
-            )
-            for name, values in counts.rates().items()
-        ]
-    return headlines
-
-
-def metrics_at_operating_points(
-    labels: list[str],
-    predictions: CountedPredictions,
-    actual_counts: Int64Array,
-    *,
-    scores: Sequence[float] | None,
-    iou: float,
-) -> list[Metric]:
-    """Return counts and rates at some scores, at the score of the best F1, and each label's best F1.
-
-    Args:
-        labels: Names of labels, (K,).
-        predictions: Predictions that count.
-        actual_counts: Number of objects of each label, (K,).
-        scores: Scores whose rates of all labels together are headlines, and not repeated; None for 0.5, whose are not.
-        iou: Match threshold.
-    """
-    _, label, score, is_correct = predictions
-
-    def metrics_at(score_threshold: float, extra_parameters: dict[str, Any]) -> list[Metric]:
-        is_above = score >= score_threshold
-        sides = (
-            np.bincount(label[is_counted], minlength=len(labels))
-            for is_counted in (is_above & is_correct, is_above)
-        )
-        return _rates(
-            labels,
-            [*sides, actual_counts],
-            {"score": score_threshold, "iou": iou},
-            extra_parameters,
-        )
-
-    metrics = [] if scores else metrics_at(SCORE_THRESHOLD, {})
-    for chosen in scores or ():
-        metrics += [
-            metric
-            for metric in metrics_at(chosen, {})
-            if metric.type == "Counts" or metric.parameters["label"] is not None
-        ]
-    best_score, _ = best_f1(score, is_correct, int(actual_counts.sum()))
-    if best_score is not None:
-        metrics += metrics_at(best_score, {"chosen": "best F1"})
-    for label_index in np.flatnonzero(actual_counts):
-        is_label = label == label_index
-        score_threshold, f1 = best_f1(
-            score[is_label], is_correct[is_label], int(actual_counts[label_index])
-        )
-        named = {"label": labels[label_index], "chosen": "best F1 of the label"}
-        metrics.append(Metric("F1", f1, {"score": score_threshold, "iou": iou, **named}))
-    return metrics
-
-
 def best_f1(
     score: Float64Array, is_correct: BoolArray, actual_count: int
 ) -> tuple[float | None, float | None]:
@@ -392,136 +516,10 @@ def best_f1(
     return float(score[order][best_index]), float(f1[best_index])
 
 
-def _rates(
-    labels: list[str], sides: list[Int64Array], threshold: dict[str, Any], more: dict[str, Any]
-) -> list[Metric]:
-    """Return metrics of each label, and of all labels (None), from correct, predicted and actual counts (K,)."""
-    counts = LabelCounts(*(np.append(side.sum(), side)[None].astype(np.float64) for side in sides))
-    rates = counts.rates()
-    metrics = []
-    for column, label in enumerate([None, *labels]):
-        correct, predicted, actual = (float(count[0, column]) for count in counts)
-        if label is not None and not (predicted or actual):
-            continue
-        parameters = {**threshold, "label": label, **more}
-        numbers = {
-            "true positives": correct,
-            "false positives": predicted - correct,
-            "false negatives": actual - correct,
-        }
-        metrics += [
-            *(
-                Metric(type_, finite_or_none(rate[0, column]), parameters)
-                for type_, rate in rates.items()
-            ),
-            *(
-                Metric("Counts", number, {**parameters, "of": kind})
-                for kind, number in numbers.items()
-            ),
-        ]
-    return metrics
-
-
 BACKGROUND_OVERLAP = 0.1
 """Minimum overlap of a prediction that is not background."""
 ERROR_KINDS = ("Cls", "Loc", "Both", "Dupe", "Bkg", "Miss")
 _CLS, _LOC, _BOTH, _DUPE, _BKG, _NONE = range(6)
-
-
-def classify_errors(
-    ranking: RankedPredictions, truths: Table, pairs: OverlapPairs, iou: float
-) -> TideErrors:
-    """Classify the errors of predictions, matched at the first threshold of the ranking, over all areas.
-
-    Args:
-        ranking: Outcomes of the predictions.
-        truths: Table of objects.
-        pairs: All that overlap by `BACKGROUND_OVERLAP` or more, by position in the ranking and in the table of objects.
-        iou: First match threshold of the ranking.
-    """
-    is_incorrect = ranking.outcome[0, 0] == INCORRECT
-    is_taken = np.zeros(len(truths["image"]), bool)
-    is_taken[ranking.matched_object[ranking.matched_object >= 0]] = True
-    is_counted = ~(truths["crowd"] | truths["difficult"])
-    pairs = pairs.select(is_counted[pairs.truth] & is_incorrect[pairs.prediction])
-    pairs = pairs.select(np.argsort(pairs.overlap, kind="stable"))
-    is_same_label = ranking.label[pairs.prediction] == truths["label"][pairs.truth]
-
-    def best(selection: BoolArray) -> tuple[Float64Array, Int64Array]:
-        return pairs.select(selection).last_of_each(len(is_incorrect))
-
-    same_label_overlap, same_label_object = best(is_same_label)
-    other_label_overlap, other_label_object = best(~is_same_label)
-    taken_overlap, _ = best(is_same_label & is_taken[pairs.truth])
-    kind = np.select(
-        [
-            ~is_incorrect,
-            (same_label_overlap >= BACKGROUND_OVERLAP) & (same_label_overlap <= iou),
-            other_label_overlap >= iou,
-            taken_overlap >= iou,
-            np.maximum(same_label_overlap, other_label_overlap) <= BACKGROUND_OVERLAP,
-        ],
-        [_NONE, _LOC, _CLS, _DUPE, _BKG],
-        _BOTH,
-    )
-    target = np.where(
-        kind == _LOC, same_label_object, np.where(kind == _CLS, other_label_object, -1)
-    )
-    missed = is_counted & ~is_taken
-    unaccounted = missed.copy()
-    unaccounted[target[target >= 0]] = False
-    return TideErrors(kind, target, missed, unaccounted)
-
-
-def error_costs(
-    ranking: RankedPredictions, truths: Table, errors: TideErrors
-) -> dict[str, float | None]:
-    """Return by how much the mean average precision at the first threshold would rise without each kind of error.
-
-    Of the errors whose target is a missed object, the one with the highest score is corrected; the others are
-    removed. `FalsePos` removes all incorrect predictions, `FalseNeg` all missed objects; a label without
-    remaining objects and predictions is no longer in the mean. None if there are no objects, or none remain.
-    """
-    outcome, score, label = ranking.outcome[0, 0], ranking.score, ranking.label
-    is_counted, is_correct = outcome <= CORRECT, outcome == CORRECT
-    labels = len(ranking.bounds) - 1
-
-    def per_label(objects: BoolArray) -> Int64Array:
-        return np.bincount(truths["label"][objects], minlength=labels)
-
-    actual_counts = per_label(~(truths["crowd"] | truths["difficult"]))
-    if not actual_counts.any():
-        return dict.fromkeys((*ERROR_KINDS, "FalsePos", "FalseNeg"))
-
-    def precision(keep: BoolArray, is_corrected: BoolArray, removed: Int64Array) -> float:
-        labeled = np.where(
-            is_corrected, truths["label"][errors.target] if len(truths["label"]) else 0, label
-        )
-        remaining = actual_counts - removed
-        averages = average_precisions(
-            labeled[keep], score[keep], (is_correct | is_corrected)[keep], remaining
-        )
-        has_predictions = np.bincount(labeled[keep], minlength=labels) > 0
-        in_mean = np.count_nonzero((remaining > 0) | ((actual_counts > 0) & has_predictions))
-        return float(np.nansum(averages) / in_mean) if in_mean else math.nan
-
-    nothing, no_objects = np.zeros(len(label), bool), np.zeros(labels, np.int64)
-    is_first = _first_of_targets(score, errors)
-    precision_now = precision(is_counted, nothing, no_objects)
-    precision_without = {}
-    for number, kind in enumerate(ERROR_KINDS[:-1]):
-        is_kind = errors.kind == number
-        is_corrected = is_kind & is_first
-        precision_without[kind] = precision(
-            is_counted & (~is_kind | is_corrected), is_corrected, no_objects
-        )
-    precision_without["Miss"] = precision(is_counted, nothing, per_label(errors.unaccounted))
-    precision_without["FalsePos"] = precision(is_correct, nothing, no_objects)
-    precision_without["FalseNeg"] = precision(is_counted, nothing, per_label(errors.missed))
-    return {
-        kind: None if math.isnan(value) else max(value - precision_now, 0.0)
-        for kind, value in precision_without.items()
-    }
 
 
 def _first_of_targets(score: Float64Array, errors: TideErrors) -> BoolArray:
@@ -543,71 +541,6 @@ MIN_SCORE = 0.3
 _EXAMPLES_PER_CELL = 5
 _MAX_EXAMPLES = 2000
 _ANY_AREA: Float64Array = np.array([[0, np.inf]])
-
-
-def match_any_label(
-    predictions: Table,
-    truths: Table,
-    rows: Int64Array,
-    overlap: OverlapFunction,
-    iou: float,
-) -> ConfusedPairs:
-    """Match the predictions at these rows with objects of any label, at a match threshold."""
-    rows = np.sort(rows)
-    image, no_label = predictions["image"][rows], np.zeros(len(rows), np.int64)
-    row_labels = {"image": image, "label": no_label}
-    ranking = match_objects(
-        row_labels | {name: predictions[name][rows] for name in ("score", "area")},
-        truths | {"label": np.zeros_like(truths["label"])},
-        lambda prediction, truth: overlap(rows[prediction], truth),
-        thresholds=np.array([iou]),
-        areas=_ANY_AREA,
-        max_detections=max(len(rows), 1),
-        shape=(1, int(max(image.max(initial=-1), truths["image"].max(initial=-1))) + 1),
-    )
-    is_counted = ranking.outcome[0, 0] != IGNORED
-    matched_objects = ranking.matched_object[is_counted]
-    is_unmatched: BoolArray = ~ranking.object_ignored[0]
-    is_unmatched[matched_objects[matched_objects >= 0]] = False
-    missed_objects = np.flatnonzero(is_unmatched)
-    return ConfusedPairs(
-        np.append(rows[ranking.row[is_counted]], np.full(len(missed_objects), -1)),
-        np.append(matched_objects, missed_objects),
-    )
-
-
-def paired_labels(state: EvaluationState, pairs: ConfusedPairs) -> PairedLabels:
-    """Return the labels of pairs, with their images."""
-    predictions, annotations = state.tables["predictions"], state.tables["truths"]
-    image = np.where(
-        pairs.prediction >= 0,
-        np.append(predictions["image"], -1)[pairs.prediction],
-        np.append(annotations["image"], -1)[pairs.truth],
-    )
-    true = np.append(annotations["label"], -1)[pairs.truth]
-    return PairedLabels(image, true, np.append(predictions["label"], -1)[pairs.prediction])
-
-
-def object_confusion(
-    state: EvaluationState, pairs: ConfusedPairs, rule: dict[str, Any]
-) -> Confusion:
-    """Count pairs by their labels, with examples of each cell; `rule` has the thresholds that made the pairs."""
-    predictions, annotations = state.tables["predictions"], state.tables["truths"]
-    images, true, predicted = paired_labels(state, pairs)
-    names = [*state.labels, None]
-    examples = []
-    for pair_index in _choose_examples(true % len(names) * len(names) + predicted % len(names)):
-        prediction, truth = int(pairs.prediction[pair_index]), int(pairs.truth[pair_index])
-        ids = (
-            str(table["number"][row]) if row >= 0 else None
-            for table, row in ((annotations, truth), (predictions, prediction))
-        )
-        labels = names[true[pair_index]], names[predicted[pair_index]]
-        examples.append(Example(*labels, state.ids[images[pair_index]], *ids))
-    counts = np.ones(len(true), np.int64)
-    counted = confusion_of(state.labels, true, predicted, counts, unit="objects")
-    parameters = {**counted.parameters, **rule, "rule": "all labels of an image, by falling score"}
-    return msgspec.structs.replace(counted, examples=examples, parameters=parameters)
 
 
 def _choose_examples(cell: Int64Array) -> Int64Array:

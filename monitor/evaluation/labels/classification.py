@@ -26,7 +26,6 @@ from quadriga.monitor.evaluation.labels.label_counts import (
     average_metrics,
     count_confusion,
     label_metrics,
-    without_values,
 )
 from quadriga.monitor.evaluation.labels.label_scores import LabelScores, StoredScores, score_curves
 from quadriga.monitor.evaluation.metric_settings import (
@@ -204,7 +203,7 @@ class SingleLabelMetrics:
         weights = np.ones((1, self._images))
         counts = LabelCounts.from_rows(weights, self._rows, self._labels)
         roc, precision = self._scores.areas(weights)
-        values = {**counts.rates(), "ROCAUC": roc, "AveragePrecision": precision}
+        areas = {"ROCAUC": roc, "AveragePrecision": precision}
         missing = self._stored.reason
         _, maximum_error = self._calibration.errors(weights)
         ranks = () if self._settings.top_k else (_DETAILS_K,)
@@ -232,10 +231,8 @@ class SingleLabelMetrics:
                 self._calibration.parameters,
                 n=self._images,
             ),
-            *without_values(
-                label_metrics(self._state.labels, values, counts.actual),
-                {"ROCAUC": missing, "AveragePrecision": missing},
-            ),
+            *label_metrics(self._state.labels, counts.rates(), counts.actual),
+            *label_metrics(self._state.labels, areas, counts.actual, reason=missing),
         ]
         return EvaluationDetails(
             metrics=metrics,
@@ -376,10 +373,7 @@ class MultiLabelMetrics:
                 ),
             ]
         missing = self._stored.reason
-        metrics += without_values(
-            label_metrics(self._state.labels, areas, counts.actual),
-            {"ROCAUC": missing, "AveragePrecision": missing},
-        )
+        metrics += label_metrics(self._state.labels, areas, counts.actual, reason=missing)
         return EvaluationDetails(
             metrics=metrics,
             curves={} if missing else score_curves(self._scores, self._state.labels),

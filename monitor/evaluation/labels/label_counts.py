@@ -4,10 +4,8 @@ A rate with denominator 0 is NaN, except the precision of a label that has image
 that is 0, as in scikit-learn.
 """
 
-from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from scipy import sparse
 
@@ -85,9 +83,7 @@ class LabelCounts(NamedTuple):
 
     def macro(self, values: Float64Array) -> Float64Array:
         """Average (B,) over the labels that are true or predicted at all; for those NaN counts as 0."""
-        present = self.predicted + self.actual > 0
-        defined_values = np.where(present & ~np.isnan(values), values, 0.0)
-        return ratio(defined_values.sum(axis=1), present.sum(axis=1))
+        return _mean(values, self.predicted + self.actual > 0)
 
     def headlines(self, **parameters: Any) -> list[Headline]:
         """Return precision, recall and F1, each averaged by `macro`."""
@@ -98,17 +94,10 @@ class LabelCounts(NamedTuple):
                 named,
                 self.macro(rate),
                 trials_per_image=1.0,
-                optimistic=self._macro_of_true(rate),
+                optimistic=_mean(rate, self.actual > 0),
             )
             for name, rate in self.rates().items()
         ]
-
-    def _macro_of_true(self, values: Float64Array) -> Float64Array:
-        """Average (B,) over the labels that are true at all; for those NaN counts as 0."""
-        is_true = self.actual > 0
-        return ratio(
-            np.where(is_true & ~np.isnan(values), values, 0.0).sum(axis=1), is_true.sum(axis=1)
-        )
 
     def weighted(self, values: Float64Array) -> Float64Array:
         """Average (B,) over labels, weighted by how often each is true."""
@@ -119,6 +108,12 @@ class LabelCounts(NamedTuple):
         """Return precision, recall and F1 (B,) of all labels together."""
         totals = LabelCounts(*(counts.sum(axis=1, keepdims=True) for counts in self))
         return {name: values[:, 0] for name, values in totals.rates().items()}
+
+
+def _mean(values: Float64Array, is_counted: BoolArray) -> Float64Array:
+    """Average (B,) over the labels (B, K) that count; for those NaN counts as 0."""
+    defined_values = np.where(is_counted & ~np.isnan(values), values, 0.0)
+    return ratio(defined_values.sum(axis=1), is_counted.sum(axis=1))
 
 
 def count_confusion(
@@ -155,23 +150,24 @@ def count_confusion(
 
 
 def label_metrics(
-    labels: list[str], values: dict[str, Float64Array], actual: Float64Array, **parameters: Any
+    labels: list[str],
+    values: dict[str, Float64Array],
+    actual: Float64Array,
+    *,
+    reason: str = "",
+    **parameters: Any,
 ) -> list[Metric]:
-    """Return values (1, K) of labels as metrics, with sample sizes `actual` (1, K)."""
+    """Return values (1, K) of labels as metrics, with sample sizes `actual` (1, K); without values if there is a reason."""
     return [
-        Metric(name, finite_or_none(value), {**parameters, "label": label}, ci95=None, n=int(count))
+        Metric(
+            name,
+            None if reason else finite_or_none(value),
+            {**parameters, "label": label},
+            n=int(count),
+            reason=reason,
+        )
         for name, column in values.items()
         for label, value, count in zip(labels, column[0], actual[0], strict=True)
-    ]
-
-
-def without_values(metrics: Iterable[Metric], reasons: Mapping[str, str]) -> list[Metric]:
-    """Return metrics, those of a type that has a reason in place of a value without one."""
-    return [
-        msgspec.structs.replace(metric, value=None, reason=reasons[metric.type])
-        if reasons.get(metric.type)
-        else metric
-        for metric in metrics
     ]
 
 

@@ -7,7 +7,7 @@ A classifier answers its best label by default (action `predict`), or the best f
 takes an image for, and how sure it is; not how the other labels rank, which some metrics need.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -27,6 +27,8 @@ _CURVES = 100
 """Maximum number of labels with a curve, those with the most images; the mean is over all."""
 
 _GRID: Float64Array = np.linspace(0, 1, 101)
+_PR = "recall", "precision", "score"
+_ROC = "false_positive_rate", "true_positive_rate", "threshold"
 
 _SUM_TOLERANCE = 1e-6
 """How far the sum of probabilities may be from 1, as they are rounded to single precision."""
@@ -128,14 +130,51 @@ class LabelScores:
         roc, precision = np.empty(actual.shape), np.empty(actual.shape)
         for label, (low, high) in enumerate(pairwise(self._bounds)):
             selected = low + np.flatnonzero(used[self._image[low:high]])
-            rows = _Rows.of(
-                self._image[selected],
-                self._score[selected],
-                self._is_correct[selected],
-                self._images,
-            )
-            roc[:, label], precision[:, label] = rows.areas(per_image, total, actual[:, label])
+            sums = per_image, total, actual[:, label]
+            roc[:, label], precision[:, label] = self._areas_of_label(selected, *sums)
         return roc, precision
+
+    def _areas_of_label(
+        self,
+        selected: Int64Array,
+        per_image: Float64Array,
+        total: Float64Array,
+        actual: Float64Array,
+    ) -> tuple[Float64Array, Float64Array]:
+        """Compute both areas (B,) of one label.
+
+        Args:
+            selected: Positions of its scores (N,), falling.
+            per_image: Weights (I + 1, B), of which the last are 0.
+            total: Sums of all weights, (B,).
+            actual: Sums of the weights of images with the label, (B,).
+        """
+        # One row, at score 0, stands for all images without a score.
+        absent = int(np.searchsorted(-self._score[selected], 0.0))
+        score = np.insert(self._score[selected], absent, 0.0)
+        weights = per_image[np.insert(self._image[selected], absent, self._images)]
+        weights[absent] = total - weights.sum(axis=0)
+        correct = np.flatnonzero(np.insert(self._is_correct[selected], absent, True))
+        own_weights = weights[correct]
+        own_absent = int(np.searchsorted(correct, absent))
+        own_weights[own_absent] = 0
+        own_weights[own_absent] = actual - own_weights.sum(axis=0)
+        # First row with the same score as each correct one, and the row after the last one.
+        is_start = np.append(True, score[1:] != score[:-1])
+        firsts = np.flatnonzero(np.append(is_start, True))
+        group = np.cumsum(is_start)[correct] - 1
+        start, stop = firsts[group], firsts[group + 1]
+        total_before, true_before = cumulative_before(weights), cumulative_before(own_weights)
+        true_above = true_before[np.searchsorted(correct, start)]
+        true_through = true_before[np.searchsorted(correct, stop)]
+        false_above, false_through = (
+            total_before[start] - true_above,
+            total_before[stop] - true_through,
+        )
+        negatives = total - actual
+        roc = (own_weights * (negatives - (false_above + false_through) / 2)).sum(axis=0)
+        precision = np.where(own_weights > 0, ratio(true_through, total_before[stop]), 0.0)
+        return ratio(roc, actual * negatives), ratio((own_weights * precision).sum(axis=0), actual)
 
     def headlines(self, weights: Float64Array, missing: str = "") -> list[Headline]:
         """Compute the means of both areas over labels; `missing` says why they have no values, if they have none."""
@@ -179,63 +218,6 @@ class LabelScores:
             )
 
 
-class _Rows(NamedTuple):
-    """Scores of one label, falling, with one row, at score 0, for all images without a score."""
-
-    image: Int64Array
-    """Images (N + 1,); the row for images without a score has the number of images."""
-    unscored_row: int
-    """Position of the row for images without a score."""
-    correct: Int64Array
-    """Rows whose image has the label (P,), including the row for images without a score."""
-    step_start: Int64Array
-    """First row with the same score, of each of these (P,)."""
-    step_stop: Int64Array
-    """Row after the last one with the same score (P,)."""
-
-    @classmethod
-    def of(
-        cls, image: Int64Array, score: Float64Array, is_correct: BoolArray, images: int
-    ) -> "_Rows":
-        absent = int(np.searchsorted(-score, 0.0))
-        score = np.insert(score, absent, 0.0)
-        rows = np.flatnonzero(np.insert(is_correct, absent, True))
-        starts = np.append(True, score[1:] != score[:-1])
-        firsts = np.flatnonzero(np.append(starts, True))
-        group = np.cumsum(starts)[rows] - 1
-        return cls(
-            np.insert(image, absent, images),
-            unscored_row=absent,
-            correct=rows,
-            step_start=firsts[group],
-            step_stop=firsts[group + 1],
-        )
-
-    def areas(
-        self, per_image: Float64Array, total: Float64Array, actual: Float64Array
-    ) -> tuple[Float64Array, Float64Array]:
-        """Compute both areas (B,) from weights (I + 1, B), their sums (B,) and the sums of images with the label (B,)."""
-        weights = per_image[self.image]
-        weights[self.unscored_row] = total - weights.sum(axis=0)
-        own_weights = weights[self.correct]
-        absent = int(np.searchsorted(self.correct, self.unscored_row))
-        own_weights[absent] = 0
-        own_weights[absent] = actual - own_weights.sum(axis=0)
-        total_before, true_before = cumulative_before(weights), cumulative_before(own_weights)
-        true_above = true_before[np.searchsorted(self.correct, self.step_start)]
-        true_through = true_before[np.searchsorted(self.correct, self.step_stop)]
-        false_above, false_through = (
-            total_before[self.step_start] - true_above,
-            total_before[self.step_stop] - true_through,
-        )
-        negatives = total - actual
-        roc = (own_weights * (negatives - (false_above + false_through) / 2)).sum(axis=0)
-        precision = np.where(
-            own_weights > 0, ratio(true_through, total_before[self.step_stop]), 0.0
-        )
-        return ratio(roc, actual * negatives), ratio((own_weights * precision).sum(axis=0), actual)
-
-
 def score_curves(scores: LabelScores, labels: list[str]) -> dict[str, list[dict[str, Any]]]:
     """Return the curves of labels, first the mean of each kind, with label None.
 
@@ -259,28 +241,28 @@ def score_curves(scores: LabelScores, labels: list[str]) -> dict[str, list[dict[
         rates = np.append(0.0, false_rate), np.append(0.0, recall)
         true_rates[row] = np.interp(_GRID, *rates)
         if label in drawn:
-            pr.append(_pr(labels[label], recall, precision, step.score))
-            roc.append(_roc(labels[label], *rates, [None, *step.score.tolist()]))
-    mean_pr = _pr(None, _GRID, best_precision.mean(axis=0), score.mean(axis=0))
-    mean_roc = _roc(None, _GRID, true_rates.mean(axis=0), [None] * len(_GRID))
+            pr.append(_curve(_PR, labels[label], recall, precision, scores=step.score.tolist()))
+            thresholds = [None, *step.score.tolist()]
+            roc.append(_curve(_ROC, labels[label], *rates, scores=thresholds))
+    mean_score = score.mean(axis=0).tolist()
+    mean_pr = _curve(_PR, None, _GRID, best_precision.mean(axis=0), scores=mean_score)
+    none = [None] * len(_GRID)
+    mean_roc = _curve(_ROC, None, _GRID, true_rates.mean(axis=0), scores=none)
     return {"pr": [mean_pr, *pr], "roc": [mean_roc, *roc]}
 
 
-def _pr(
-    label: str | None, recall: Float64Array, precision: Float64Array, score: Float64Array
+def _curve(
+    names: tuple[str, str, str],
+    label: str | None,
+    x: Float64Array,
+    y: Float64Array,
+    *,
+    scores: Sequence[float | None],
 ) -> dict[str, Any]:
-    indices = _thinned(recall, precision)
-    named = {"recall": recall, "precision": precision, "score": score}
-    return {"label": label} | {name: column[indices].tolist() for name, column in named.items()}
-
-
-def _roc(
-    label: str | None, false_rate: Float64Array, recall: Float64Array, threshold: list[float | None]
-) -> dict[str, Any]:
-    indices = _thinned(false_rate, recall)
-    named = {"false_positive_rate": false_rate, "true_positive_rate": recall}
-    curve = {"label": label} | {name: column[indices].tolist() for name, column in named.items()}
-    return curve | {"threshold": [threshold[index] for index in indices]}
+    """Return the points of a curve to keep, under the names of x, y and scores."""
+    columns = zip(names, (x.tolist(), y.tolist(), scores), strict=True)
+    indices = _thinned(x, y).tolist()
+    return {"label": label} | {name: [column[at] for at in indices] for name, column in columns}
 
 
 def _thinned(x: Float64Array, y: Float64Array) -> Int64Array:

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -64,6 +64,10 @@ Withheld = dict[tuple[str, str], str]
 """Reasons why headlines of all images have no value, by type and parameters: those of a part have none either."""
 
 
+HeadlinesAt = Callable[[EvaluationState, Sequence[int], Weights], list[Headline]]
+"""Computes the headlines of the images of a state at some positions, without those of single labels."""
+
+
 def bootstrap_weights(images: int, *, resamples: int, seed: int) -> Weights:
     """Return how often each image counts (1 + B, I): once, then in B draws with replacement."""
     generator = np.random.default_rng(seed)
@@ -90,13 +94,12 @@ def headlines_of(
 
 def _concatenated(batch: Sequence[Headline]) -> Headline:
     """Join a headline's values over batches of weightings."""
-    noise = [headline.noise for headline in batch if headline.noise is not None]
-    optimistic = [headline.optimistic for headline in batch if headline.optimistic is not None]
-    return batch[0]._replace(
-        values=np.concatenate([headline.values for headline in batch]),
-        noise=np.concatenate(noise) if noise else None,
-        optimistic=np.concatenate(optimistic) if optimistic else None,
-    )
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(headline, name) for headline in batch])
+        for name in ("values", "noise", "optimistic")
+        if getattr(batch[0], name) is not None
+    }
+    return batch[0]._replace(**arrays)
 
 
 def headline_metrics(headlines: Sequence[Headline], n: int) -> list[Metric]:
@@ -188,18 +191,14 @@ def detailed_metrics(
         for headline in headlines
         if headline.parameters.get("label") is not None
     }
-    metrics = []
-    for metric in details.metrics:
-        interval = intervals.get((metric.type, str(metric.parameters)))
-        if interval is not None:
-            metric = msgspec.structs.replace(  # noqa: PLW2901 - the same metric with its interval
-                metric,
-                ci95=interval.bounds,
-                ci_method=interval.method,
-                ci_reason=interval.reason,
-            )
-        metrics.append(metric)
-    return metrics
+    return [
+        msgspec.structs.replace(
+            metric, ci95=interval.bounds, ci_method=interval.method, ci_reason=interval.reason
+        )
+        if (interval := intervals.get((metric.type, str(metric.parameters))))
+        else metric
+        for metric in details.metrics
+    ]
 
 
 MAX_SLICES = 50
@@ -278,17 +277,27 @@ def evaluate_state(
         *headline_metrics(without_labels(headlines), len(state.ids)),
         *detailed_metrics(details, headlines, len(state.ids)),
     ]
-    comparisons = [
-        _compared(
-            evaluator,
-            state,
-            *compared,
-            options=options,
-            own_withheld=withheld_headlines(headlines),
-            check_cancelled=check_cancelled,
+    withheld = withheld_headlines(headlines)
+
+    def headlines_at(
+        part: EvaluationState, positions: Sequence[int], weights: Weights
+    ) -> list[Headline]:
+        part_metrics = evaluator.evaluate(select_images(part, positions), options.metrics)
+        return without_labels(headlines_of(part_metrics, weights[:, positions], check_cancelled))
+
+    comparisons = []
+    for other, answers in other_models:
+        states = _on_shared_images(state, answers)
+        shared = len(states[0].ids)
+        comparison = _compared(
+            headlines_at,
+            other,
+            states,
+            weights=bootstrap_weights(shared, resamples=options.resamples, seed=options.seed),
+            own_withheld=withheld,
         )
-        for compared in other_models
-    ]
+        excluded = _not_shared(state, answers, shared)
+        comparisons.append(msgspec.structs.replace(comparison, excluded=excluded))
     return Report(
         kind="evaluation",
         task=task,
@@ -315,14 +324,7 @@ def evaluate_state(
         confusion=details.confusion,
         confusion_pixels=details.confusion_pixels,
         errors_tide=details.errors_tide,
-        slices=_slices(
-            evaluator,
-            state,
-            weights,
-            options=options,
-            withheld=withheld_headlines(headlines),
-            check_cancelled=check_cancelled,
-        ),
+        slices=_slices(headlines_at, state, weights, withheld),
         worst=_worst(state, details.badness),
         comparisons=comparisons,
         provenance=provenance(started_s),
@@ -402,24 +404,13 @@ def _spelling(label: str) -> str:
 
 
 def _slices(
-    evaluator: Evaluator,
-    state: EvaluationState,
-    weights: Weights,
-    *,
-    options: EvaluationOptions,
-    withheld: Withheld,
-    check_cancelled: CheckCancelled,
+    headlines_at: HeadlinesAt, state: EvaluationState, weights: Weights, withheld: Withheld
 ) -> list[Slice]:
     slices = []
     for key, value, positions in _slice_positions(state):
-        task_metrics = evaluator.evaluate(select_images(state, positions), options.metrics)
-        headlines = without_labels(
-            headlines_of(task_metrics, weights[:, positions], check_cancelled)
-        )
-        headlines = withhold(headlines, withheld)
-        slices.append(
-            Slice(key, value, len(positions), headline_metrics(headlines, len(positions)))
-        )
+        headlines = withhold(headlines_at(state, positions, weights), withheld)
+        metrics = headline_metrics(headlines, len(positions))
+        slices.append(Slice(key, value, len(positions), metrics))
     return slices
 
 
@@ -461,77 +452,76 @@ def with_image_items(report: Report, images: Iterable[EvaluatedImage]) -> Report
     """Add times, and predictions and ground truth, which are drawn, to the worst images of a report, if `images` has them."""
     shown_ids = {image.inference_id for image in report.worst}
     images_by_id = {image.id: image for image in images if image.id in shown_ids}
-    worst = []
-    for shown in report.worst:
-        image = images_by_id.get(shown.inference_id)
-        worst.append(
-            shown
-            if image is None
-            else msgspec.structs.replace(
-                shown,
-                predictions=image.predictions,
-                ground_truth=image.ground_truth,
-                created_at=image.created_at,
-            )
+    worst = [
+        msgspec.structs.replace(
+            shown,
+            predictions=image.predictions,
+            ground_truth=image.ground_truth,
+            created_at=image.created_at,
         )
+        if (image := images_by_id.get(shown.inference_id))
+        else shown
+        for shown in report.worst
+    ]
     return msgspec.structs.replace(report, worst=worst)
 
 
 def _compared(
-    evaluator: Evaluator,
-    state: EvaluationState,
+    headlines_at: HeadlinesAt,
     model: ReportedModel,
-    other: EvaluationState,
+    states: tuple[EvaluationState, EvaluationState],
     *,
-    options: EvaluationOptions,
+    weights: Weights,
     own_withheld: Withheld,
-    check_cancelled: CheckCancelled,
 ) -> Comparison:
     """Compare two models on the images that both have predictions for, with the same resamples."""
-    own_state, other_state = _on_shared_images(state, other)
-    shared = len(own_state.ids)
-    weights = bootstrap_weights(shared, resamples=options.resamples, seed=options.seed)
 
     def compare(
-        positions: Sequence[int] | None, withheld: tuple[Withheld, Withheld]
+        positions: Sequence[int], withheld: tuple[Withheld, Withheld]
     ) -> tuple[list[Headline], list[Headline]]:
-        states, chosen = (own_state, other_state), weights
-        if positions is not None:
-            states = (select_images(own_state, positions), select_images(other_state, positions))
-            chosen = weights[:, positions]
-        headlines, differences = _differences(
-            evaluator, states, chosen, options=options, check_cancelled=check_cancelled
-        )
-        return withhold(headlines, withheld[0]), withhold(differences, withheld[1])
+        """Return the headlines of the other model on some images, and those of this model less the other's."""
+        own_headlines, other_headlines = (headlines_at(s, positions, weights) for s in states)
+        differences = [  # multi-label models have other headlines than single-label models
+            own._replace(values=own.values - other.values, reason=own.reason or other.reason)
+            for other in other_headlines
+            for own in own_headlines
+            if own[:2] == other[:2]
+        ]
+        return withhold(other_headlines, withheld[0]), withhold(differences, withheld[1])
 
-    def compare_slice(key: str, value: str | None, positions: Sequence[int]) -> ComparedSlice:
-        headlines, slice_differences = compare(positions, withheld)
-        n = len(positions)
-        return ComparedSlice(
-            key,
-            value,
-            n,
-            differences=difference_metrics(slice_differences, n),
-            metrics=headline_metrics(headlines, n),
-        )
-
-    other_headlines, differences = compare(None, ({}, own_withheld))
+    n = len(states[0].ids)
+    other_headlines, differences = compare(range(n), ({}, own_withheld))
     withheld = withheld_headlines(other_headlines), withheld_headlines(differences)
-    slices = [compare_slice(*part) for part in _slice_positions(own_state)]
+    slices = []
+    for key, value, positions in _slice_positions(states[0]):
+        headlines, slice_differences = compare(positions, withheld)
+        slices.append(
+            ComparedSlice(
+                key,
+                value,
+                len(positions),
+                difference_metrics(slice_differences, len(positions)),
+                headline_metrics(headlines, len(positions)),
+            )
+        )
+    return Comparison(
+        model,
+        n,
+        headline_metrics(other_headlines, n),
+        differences=difference_metrics(differences, n),
+        slices=slices,
+    )
+
+
+def _not_shared(state: EvaluationState, other: EvaluationState, shared: int) -> dict[str, int]:
+    """Count what does not count in a comparison of two models that share so many images, by reason."""
     own_images, other_images = len({*state.images}), len({*other.images})
     excluded = Counter(
         not_answered=own_images - shared,
         duplicate=len(state.images) - own_images + len(other.images) - other_images,
     )
     excluded.update(other.excluded)
-    return Comparison(
-        model,
-        shared,
-        headline_metrics(other_headlines, shared),
-        differences=difference_metrics(differences, shared),
-        excluded=nonzero_counts(**excluded),
-        slices=slices,
-    )
+    return nonzero_counts(**excluded)
 
 
 def _on_shared_images(
@@ -545,27 +535,3 @@ def _on_shared_images(
     other_state = select_images(other, sorted(other_index[image] for image in shared))
     ids = [state.ids[own_index[image]] for image in other_state.images]
     return own_state, merge_states([other_state._replace(ids=ids)])
-
-
-def _differences(
-    evaluator: Evaluator,
-    states: tuple[EvaluationState, EvaluationState],
-    weights: Weights,
-    *,
-    options: EvaluationOptions,
-    check_cancelled: CheckCancelled,
-) -> tuple[list[Headline], list[Headline]]:
-    """Return the headlines of the second of two models on the same images, and those of the first less the second's."""
-    own_headlines, other_headlines = (
-        without_labels(
-            headlines_of(evaluator.evaluate(state, options.metrics), weights, check_cancelled)
-        )
-        for state in states
-    )
-    differences = [  # multi-label models have other headlines than single-label models
-        own._replace(values=own.values - other.values, reason=own.reason or other.reason)
-        for other in other_headlines
-        for own in own_headlines
-        if own[:2] == other[:2]
-    ]
-    return other_headlines, differences

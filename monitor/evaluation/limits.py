@@ -115,15 +115,6 @@ class MetricLimit(NamedTuple):
     value: float
 
 
-class Fall(NamedTuple):
-    """How much worse a metric is than an earlier one."""
-
-    size: float
-    """The difference; below 0 where the metric is better."""
-    chance: float
-    """The difference that chance alone exceeds in 2.5 % of the cases; 0 where an interval is missing."""
-
-
 def parse_limit(text: str) -> MetricLimit:
     """Parse `mAP=0.5`, `Accuracy=0.9` or `AP[iou=0.5,label=star]=0.7`.
 
@@ -229,35 +220,31 @@ def regression(report: Report, earlier: Report) -> str | None:
 
 
 def describe_fall(metric: Metric, before: Metric, report_id: str) -> str | None:
-    """Return how a metric fell below that of an earlier report by more than chance, as text; None if it did not."""
-    fall = _measure_fall(metric, before)
-    if fall is None or fall.size <= fall.chance:
+    """Return how a metric fell below that of an earlier report by more than chance, as text; None if it did not.
+
+    Chance alone exceeds its difference in 2.5 % of the cases; it is 0 where an interval is missing.
+    """
+    if metric.value is None or before.value is None:
         return None
-    beyond = f", more than chance ({fall.chance:.4g})" if fall.chance else ""
+    fall, sides = before.value - metric.value, (0, 1)
+    if is_error(metric):
+        fall, sides = -fall, (1, 0)
+    bounds = [
+        side.ci95[at] if side.ci95 else None
+        for side, at in zip((before, metric), sides, strict=True)
+    ]
+    chance = 0.0
+    if bounds[0] is not None and bounds[1] is not None:
+        chance = math.sqrt((before.value - bounds[0]) ** 2 + (metric.value - bounds[1]) ** 2)
+    if fall <= chance:
+        return None
+    beyond = f", more than chance ({chance:.4g})" if chance else ""
     return f"{written(metric)} is {metric.value:.4g}, was {before.value:.4g} in report {report_id}{beyond}"
 
 
 def is_error(metric: Metric) -> bool:
     """Return whether a metric falls when a model gets better."""
     return metric.type in _ERROR_METRICS
-
-
-def _measure_fall(metric: Metric, before: Metric) -> Fall | None:
-    """Compare two values of a metric; None if either is undefined."""
-    if metric.value is None or before.value is None:
-        return None
-    sign = -1.0 if is_error(metric) else 1.0
-    facing = [
-        (before, before.value, 0 if sign > 0 else 1),
-        (metric, metric.value, 1 if sign > 0 else 0),
-    ]
-    squares = 0.0
-    for estimate, value, side in facing:
-        bound = estimate.ci95[side] if estimate.ci95 is not None else None
-        if bound is None:
-            return Fall(sign * (before.value - metric.value), 0.0)
-        squares += (value - bound) ** 2
-    return Fall(sign * (before.value - metric.value), math.sqrt(squares))
 
 
 def find_metric(metrics: Sequence[Metric], name: MetricName, report: str = "this report") -> Metric:

@@ -12,6 +12,7 @@ import numpy as np
 from quadriga.monitor.evaluation.arrays import concat_tables, joint_key
 from quadriga.monitor.evaluation.evaluators import TaskMetrics
 from quadriga.monitor.evaluation.item_tables import (
+    ItemKind,
     ItemTable,
     annotations_table,
     predictions_table,
@@ -128,16 +129,12 @@ def object_tables(
     truths: list[TrueSegment],
 ) -> dict[str, Table]:
     """Return the tables of one image."""
-    prediction_items = tabulate(
-        [image], "predictions", [predictions], labels=labels, without=NON_OBJECT_LABELS
-    )
-    annotation_items = tabulate(
-        [image], "ground_truth", [truths], labels=labels, without=NON_OBJECT_LABELS
-    )
-    return mask_tables(
-        (prediction_items, _masks(image, "predictions", prediction_items.rows)),
-        (annotation_items, _masks(image, "ground_truth", annotation_items.rows)),
-    )
+
+    def objects(kind: ItemKind, segments: list[Any]) -> tuple[ItemTable, Masks]:
+        items = tabulate([image], kind, [segments], labels=labels, without=NON_OBJECT_LABELS)
+        return items, _masks(image, kind, items.rows)
+
+    return mask_tables(objects("predictions", predictions), objects("ground_truth", truths))
 
 
 def mask_tables(

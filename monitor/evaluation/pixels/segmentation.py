@@ -1,7 +1,6 @@
 """Semantic segmentation: a label for each pixel, from painted regions; see docs/evaluation-reference.md."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -53,48 +52,30 @@ class SegmentationEvaluator:
     def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read contours as masks and as labels of pixels; see `Evaluator.tables`."""
         return tables_by_image(
-            images, lambda *image: object_tables(labels, *image) | _pixels(labels, *image)
+            images, lambda *image: object_tables(labels, *image) | pixel_tables(labels, *image)
         )
 
     def evaluate(
         self, state: EvaluationState, settings: MetricSettings = DEFAULT_SETTINGS
     ) -> TaskMetrics:
         """Compute metrics of a merged state."""
-        evaluators = (
-            (InstanceEvaluator(), SemanticEvaluator())
-            if "pixels" in state.tables
-            else (InstanceEvaluator(),)
-        )
-        return CombinedMetrics([evaluator.evaluate(state, settings) for evaluator in evaluators])
+        parts = [InstanceEvaluator().evaluate(state, settings)]
+        if "pixels" in state.tables:
+            parts.append(PixelMetrics(state))
+        return CombinedMetrics(parts)
 
 
-class SemanticEvaluator:
-    """Evaluates the regions of `IMAGE_SEGMENTATION` pixel by pixel.
-
-    Table "pixels": image, truth_label, predicted_label, both -1 for background, and the count of pixels, of all
-    pixels that count.
-    """
-
-    settings: ClassVar = ()
-
-    def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
-        """Paint regions and count pixels; see `Evaluator.tables`."""
-        return tables_by_image(images, partial(_pixels, labels))
-
-    def evaluate(
-        self, state: EvaluationState, _settings: MetricSettings = DEFAULT_SETTINGS
-    ) -> TaskMetrics:
-        """Compute metrics of a merged state."""
-        return PixelMetrics(state)
-
-
-def _pixels(
+def pixel_tables(
     labels: LabelNumbers,
     image: EvaluatedImage,
     predictions: list[PredictedSegment],
     annotations: list[TrueSegment],
 ) -> dict[str, Table]:
-    """Paint the regions of one image, and count its pixels."""
+    """Paint the regions of one image, and count its pixels.
+
+    Table "pixels": image, truth_label, predicted_label, both -1 for background, and the count of pixels, of all
+    pixels that count.
+    """
     location = f"image {image.id!r}"
     width, height = image.width or 0, image.height or 0
     if width <= 0 or height <= 0 or width * height > _LARGEST_PX:
@@ -169,7 +150,7 @@ def _counted(
 
 
 class PixelMetrics:
-    """Pixel metrics of a merged state."""
+    """Metrics of the regions of a merged state, pixel by pixel, from its table "pixels"."""
 
     def __init__(self, state: EvaluationState) -> None:
         pixels = state.tables["pixels"]

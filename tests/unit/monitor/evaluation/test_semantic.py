@@ -12,8 +12,12 @@ from quadriga.monitor.evaluation.evaluators import (
     build_state,
 )
 from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS
-from quadriga.monitor.evaluation.pixels.instances import InstanceEvaluator
-from quadriga.monitor.evaluation.pixels.segmentation import SegmentationEvaluator, SemanticEvaluator
+from quadriga.monitor.evaluation.pixels.instances import InstanceEvaluator, tables_by_image
+from quadriga.monitor.evaluation.pixels.segmentation import (
+    PixelMetrics,
+    SegmentationEvaluator,
+    pixel_tables,
+)
 from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.report.schema import Confusion, Metric, ReportedModel
@@ -22,6 +26,16 @@ from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wir
 
 WIDTH, HEIGHT = 37, 29
 LABELS = ["car", "road", "tree", "background", "sky"]
+
+
+class SemanticEvaluator:
+    """Regions alone, without objects."""
+
+    def tables(self, images, labels):
+        return tables_by_image(images, lambda *image: pixel_tables(labels, *image))
+
+    def evaluate(self, state, _settings=DEFAULT_SETTINGS):
+        return PixelMetrics(state)
 
 
 def square(left, top, right, bottom):

@@ -89,5 +89,6 @@ def read_model_file(path: Path, type_: type[_Struct]) -> _Struct | None:
 
 
 def write_model_file(path: Path, content: Any) -> None:
-    """Write a file as JSON, readable by its owner alone, as it may hold secrets."""
+    """Write a file as JSON, readable by its owner alone, as it may hold secrets; its folder is made if there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, msgspec.json.encode(content), 0o600)

@@ -9,14 +9,10 @@ import msgspec
 from quadriga.monitor.model_files import read_model_file, team_folder, write_model_file
 from quadriga.monitor.spans import now_text
 from quadriga.quoting import quoted
+from quadriga.store.exchange.text_files import decode_as
 from quadriga.store.query.filters.comparisons import check_text
 from quadriga.store.query.request import Order, QueryRequest
-from quadriga.store.records.errors import (
-    JSON_ERRORS,
-    NotFoundError,
-    QueryError,
-    translate_disk_errors,
-)
+from quadriga.store.records.errors import NotFoundError, QueryError, translate_disk_errors
 from quadriga.store.records.scope import EVERYTHING, Scope
 
 MAX_VIEWS = 200
@@ -144,7 +140,6 @@ class ViewStore:
             owner, owner_id = previous.view.owner, previous.owner_id
         view = SavedView(name, body.query, body.order, owner, saved_at=now_text(), view=body.view)
         with translate_disk_errors("save the view"):
-            self._directory.mkdir(parents=True, exist_ok=True)
             if previous is not None and not is_same(previous.view, view):
                 write_model_file(self._change_path(caller_id), ViewChange(previous, view))
             write_model_file(path, _ViewFile(view, owner_id))
@@ -227,12 +222,10 @@ def decode_view(body: bytes) -> ViewBody:
     Raises:
         QueryError: The body is no view, or its filter is none.
     """
-    try:
-        view = msgspec.json.decode(body, type=ViewBody)
-    except JSON_ERRORS as error:
-        raise QueryError(
-            f"expected the body to be a JSON object with query, order (-ts, ts) and view (grid, table, objects), got: {error}"
-        ) from error
+    fields = "query, order (-ts, ts) and view (grid, table, objects)"
+    view: ViewBody = decode_as(
+        ViewBody, body, f"expected the body to be a JSON object with {fields}"
+    )
     if len(view.query) > MAX_QUERY_CHARACTERS:
         raise QueryError(
             f"expected query to have at most {MAX_QUERY_CHARACTERS} characters, got {len(view.query)}"

@@ -7,6 +7,7 @@ import msgspec
 
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.spans import now_text
+from quadriga.store.exchange.text_files import decode_as
 from quadriga.store.query.filters.comparisons import check_text
 from quadriga.store.records.disk import create_once, write_atomically
 from quadriga.store.records.errors import (
@@ -51,12 +52,8 @@ def decode_acknowledgement(body: bytes) -> AcknowledgementBody:
     Raises:
         QueryError: The body is no such object, or the note is too long.
     """
-    try:
-        decoded = msgspec.json.decode(body or b"{}", type=AcknowledgementBody)
-    except JSON_ERRORS as error:
-        raise QueryError(
-            f"expected the body to be a JSON object with note, got: {error}"
-        ) from error
+    expected = "expected the body to be a JSON object with note"
+    decoded = decode_as(AcknowledgementBody, body or b"{}", expected)
     return AcknowledgementBody(checked_note(decoded.note))
 
 

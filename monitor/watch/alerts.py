@@ -103,8 +103,6 @@ class Outbox:
         body = msgspec.json.encode({"event": event, "model": model, **fields}).decode()
         report = fields["report"].rpartition("/")[2]
         webhooks = self._webhooks(model)
-        if webhooks:
-            self._folder.mkdir(parents=True, exist_ok=True)
         alarm_start = self._alarm_start(
             model, event, fields["window"]["from"], is_saved=bool(webhooks)
         )
@@ -137,7 +135,6 @@ class Outbox:
             "report": f"/api/reports/{job.id}" if has_report else None,
             "result": None if job.result is None else f"/api/jobs/{job.id}/result",
         }
-        self._folder.mkdir(parents=True, exist_ok=True)
         delivery = Delivery(
             id=_delivery_id(job.id, "ended", url),
             model="",

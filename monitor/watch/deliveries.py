@@ -8,7 +8,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from quadriga.monitor.watch.alerts import MIN_PAUSE_S, Delivery, Outbox, WebhookMessage, message_of
@@ -34,9 +33,7 @@ SLOW_S = 2.0
 _log = logging.getLogger(__name__)
 
 
-class _Waiting(NamedTuple):
-    outbox: Outbox
-    delivery: Delivery
+_Waiting = tuple[Outbox, Delivery]
 
 
 DELIVERY_TIMEOUT_S = 10.0
@@ -133,10 +130,10 @@ class DeliveryQueues:
         for outbox in (of_team for every in self._outboxes for of_team in every.of_teams()):
             for delivery in outbox.pending():
                 if delivery.due_s <= (time.time() if now_s is None else now_s):
-                    queues[urlsplit(delivery.url).netloc.lower()].append(_Waiting(outbox, delivery))
+                    queues[urlsplit(delivery.url).netloc.lower()].append((outbox, delivery))
         # Those that were not tried yet are due since 1970, and so come first.
         for destination, queue in sorted(
-            queues.items(), key=lambda item: min(entry.delivery.due_s for entry in item[1])
+            queues.items(), key=lambda item: min(delivery.due_s for _, delivery in item[1])
         ):
             if destination not in self._threads and self._has_thread_for(destination):
                 thread = threading.Thread(

@@ -17,13 +17,9 @@ from quadriga.monitor.model_files import (
     write_model_file,
 )
 from quadriga.monitor.spans import DAY_S, moment_us
+from quadriga.store.exchange.text_files import decode_as
 from quadriga.store.query.filters.comparisons import check_text
-from quadriga.store.records.errors import (
-    JSON_ERRORS,
-    NotFoundError,
-    QueryError,
-    translate_disk_errors,
-)
+from quadriga.store.records.errors import NotFoundError, QueryError, translate_disk_errors
 from quadriga.store.records.records import timestamp_text
 from quadriga.store.records.scope import EVERYTHING, Scope
 
@@ -113,7 +109,6 @@ class MuteStore:
         )
         path = model_file_path(self._directory, model, MUTE_SUFFIX)
         with translate_disk_errors("store the mute"):
-            self._directory.mkdir(parents=True, exist_ok=True)
             write_model_file(path, mute)
         return mute
 
@@ -167,12 +162,8 @@ def decode_mute(body: bytes) -> MuteBody:
     Raises:
         QueryError: The body is no mute.
     """
-    try:
-        mute = msgspec.json.decode(body, type=MuteBody)
-    except JSON_ERRORS as error:
-        raise QueryError(
-            f"expected the body to be a JSON object with until, signals and note, got: {error}"
-        ) from error
+    expected = "expected the body to be a JSON object with until, signals and note"
+    mute: MuteBody = decode_as(MuteBody, body, expected)
     for text in (mute.note, *mute.signals):
         check_text(text, "a text of the mute")
     return mute

@@ -147,7 +147,6 @@ class ScheduleStore(Generic[ScheduleT]):
         with suppress(NotFoundError):
             since_s = self.get(model).since_s
         with translate_disk_errors("store the schedule"):
-            self.directory.mkdir(parents=True, exist_ok=True)
             write_model_file(
                 model_file_path(self.directory, model, SCHEDULE_SUFFIX),
                 SavedSchedule(schedule, since_s, self._scope.models),

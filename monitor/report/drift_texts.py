@@ -193,10 +193,7 @@ def alarmed_signals(window: PastWindow, titles: Mapping[str, str]) -> str:
     names = [
         titles.get(name, one_line(name)) for name, signal in window.signals.items() if signal.alarm
     ]
-    unnamed_count = len(names) - _MAX_ALARMS
-    return ", ".join(
-        names[:_MAX_ALARMS] + ([f"{unnamed_count:,} more"] if unnamed_count > 0 else [])
-    )
+    return ", ".join(_first(names, _MAX_ALARMS))
 
 
 def estimated_metrics(metrics: Iterable[Metric]) -> list[Metric]:
@@ -355,7 +352,7 @@ def both_values(signal: Signal, report: Report) -> Change:
     """Describe a signal on both sides, changed or not: the means of numbers, without a title, else as `describe_change`."""
     readable = readable_signal(signal, report)
     if readable.before is None or readable.after is None:
-        return _describe_change(signal, report)
+        return describe_change(signal, report)
     means = readable.before.mean, readable.after.mean
     return Change(signal.name, "", before=_number(*means), after=_number(*means[::-1]))
 
@@ -387,17 +384,15 @@ def caveats(report: Report) -> list[str]:
 
 def describe_change(signal: Signal, report: Report) -> Change:
     """Describe how a signal changed."""
-    began = began_text(readable_signal(signal, report))
-    return _describe_change(signal, report)._replace(began=began)
-
-
-def _describe_change(signal: Signal, report: Report) -> Change:
+    readable = readable_signal(signal, report)
     if signal.kind == "embedding":
-        return _embedding_change(signal, report)
-    if signal.kind == "categorical":
-        return _label_change(signal)
-    words, is_spread = _words_of(signal.name, report), is_spread_change(signal)
-    return _number_change(readable_signal(signal, report), words, is_spread=is_spread)
+        change = _embedding_change(signal, report)
+    elif signal.kind == "categorical":
+        change = _label_change(signal)
+    else:
+        words, is_spread = _words_of(signal.name, report), is_spread_change(signal)
+        change = _number_change(readable, words, is_spread=is_spread)
+    return change._replace(began=began_text(readable))
 
 
 def is_of_files(report: Report | None) -> bool:
@@ -487,6 +482,12 @@ def _listed(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
+def _first(names: list[str], limit: int) -> list[str]:
+    """Return the first of some names, and how many more there are."""
+    hidden = len(names) - limit
+    return [*names[:limit], *([f"{hidden:,} more"] if hidden > 0 else [])]
+
+
 def _headline_without_alarm(report: Report) -> str:
     """Say which signals moved without an alarm: with too few independent images to judge, and where, or perhaps by chance."""
     parts = []
@@ -516,9 +517,7 @@ def _maybe_chance(report: Report) -> tuple[list[Signal], list[Signal]]:
 
 
 def _some_titles(report: Report, signals: Sequence[Signal], limit: int) -> str:
-    titles = [signal_title(signal.name, report) for signal in signals[:limit]]
-    more = len(signals) - len(titles)
-    return _listed([*titles, *([f"{more:,} more"] if more else [])])
+    return _listed(_first([signal_title(signal.name, report) for signal in signals], limit))
 
 
 def explanation(report: Report) -> str:
@@ -580,9 +579,8 @@ def _place(report: Report, signals: Iterable[Signal], words: str) -> str:
         return ""
     first = slices[0]
     values = [one_line(slice_.value) for slice_ in slices if slice_.by == first.by]
-    hidden = len(values) - _MAX_PLACES
-    parts = [*values[:_MAX_PLACES], *([f"{hidden:,} more"] if hidden > 0 else [])]
-    return f"{words} {one_line(first.by.removeprefix('meta.'))} is {_listed(parts)}"
+    places = _listed(_first(values, _MAX_PLACES))
+    return f"{words} {one_line(first.by.removeprefix('meta.'))} is {places}"
 
 
 def _slices_of(report: Report, signals: Iterable[Signal]) -> list[Slice]:

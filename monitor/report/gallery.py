@@ -92,13 +92,12 @@ def _one_of_each_reason(worst: Sequence[Worst]) -> list[Worst]:
     queues = [iter(entries) for entries in by_reason.values()]
     shown: dict[str, Worst] = {}
     while queues:
-        unfinished = []
-        for queue in queues:
+        for queue in [*queues]:
             image = next((entry for entry in queue if _image_key(entry) not in shown), None)
-            if image is not None:
+            if image is None:
+                queues.remove(queue)
+            else:
                 shown[_image_key(image)] = image
-                unfinished.append(queue)
-        queues = unfinished
     return [*shown.values()]
 
 

@@ -33,17 +33,7 @@ _PARAMETER_TEXTS = {
     "bins": "{} bins",
     **dict.fromkeys(("area", "of", "label", "chosen", "rule"), "{}"),
 }
-_SHORT_TITLE_PARAMETERS = {
-    "iou",
-    "area",
-    "max_dets",
-    "score",
-    "k",
-    "average",
-    "of",
-    "label",
-    "chosen",
-}
+_SHORT_TITLE_PARAMETERS = _PARAMETER_TEXTS.keys() - {"bins", "rule"}
 """Parameters named in short titles; for average precision the rule, too."""
 
 _EXCLUSION_TEXTS = {
@@ -471,18 +461,6 @@ def _size_text(difference: Metric) -> str:
     return format_value(difference).removeprefix("\N{MINUS SIGN}")
 
 
-def interval_notes(report: Report) -> list[str]:
-    """Return a sentence for each reason why headlines have no interval, with the names of those metrics."""
-    metrics = headlines(report)
-    names_by_reason: dict[str, list[str]] = {}
-    for name, metric in zip(titles(metrics), metrics, strict=True):
-        if metric.ci95 is None and metric.ci_reason and not metric.reason:
-            names_by_reason.setdefault(metric.ci_reason, []).append(name)
-    return [
-        f"No interval of {'; '.join(names)}: {reason}." for reason, names in names_by_reason.items()
-    ]
-
-
 def missing_value_warnings(
     metrics: Sequence[Metric], comparisons: Sequence[Comparison]
 ) -> Iterator[str]:
@@ -507,11 +485,19 @@ def _missing_of(metrics: Sequence[Metric]) -> Iterator[str]:
 
 def headline_notes(report: Report) -> list[str]:
     """Return sentences for what headlines do not have: an interval, or a value for want of an extra."""
+    metrics = headlines(report)
+    names_by_reason: dict[str, list[str]] = {}
+    for name, metric in zip(titles(metrics), metrics, strict=True):
+        if metric.ci95 is None and metric.ci_reason and not metric.reason:
+            names_by_reason.setdefault(metric.ci_reason, []).append(name)
+    notes = [
+        f"No interval of {'; '.join(names)}: {reason}." for reason, names in names_by_reason.items()
+    ]
     missing = report.parameters.get("missing")
-    if not isinstance(missing, str):
-        return interval_notes(report)
-    reason = "Undefined, as an extra was not installed where this was evaluated."
-    return [*interval_notes(report), f"{reason} {one_line(missing, 200)}"]
+    if isinstance(missing, str):
+        reason = "Undefined, as an extra was not installed where this was evaluated."
+        notes.append(f"{reason} {one_line(missing, 200)}")
+    return notes
 
 
 def format_brief(value: float | None) -> str:

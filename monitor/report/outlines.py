@@ -138,22 +138,14 @@ def names_that_fit(outlines: Iterable[Outline], letter_px: float) -> list[Outlin
         width = _LETTER_WIDTH * letter_px * len(outline.name)
         left = outline.x - width if outline.anchor == "end" else outline.x
         box = left, outline.y - 0.8 * letter_px, left + width, outline.y + 0.2 * letter_px
-        if outline.name and not any(_overlap(box, other) for other in taken):
+        is_over = any(
+            box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
+            for other in taken
+        )
+        if outline.name and not is_over:
             named.append(outline)
             taken.append(box)
     return named
-
-
-def _overlap(
-    first: tuple[float, float, float, float], second: tuple[float, float, float, float]
-) -> bool:
-    """Check whether two boxes, left, top, right and bottom, share an area."""
-    return (
-        first[0] < second[2]
-        and second[0] < first[2]
-        and first[1] < second[3]
-        and second[1] < first[3]
-    )
 
 
 def points_of(item: DrawnItem, size_wh: tuple[float, float]) -> Float64Array:

@@ -48,7 +48,7 @@ def render_page(report: Report, image_bytes: ImageBytes) -> str:
         moved=drift_texts.moved_signals(report.slices) if is_drift else [],
         slices=[] if is_drift else report.slices,
         charts=drift.signal_charts(report) if is_drift else [*evaluation.evaluation_charts(report)],
-        quiet_charts=drift.quiet_charts(report),
+        quiet_charts=drift.signal_charts(report, quiet=True),
         windows=history.comparable_windows(report),
         over_time=history.effect_charts(report),
         heat_map=history.p_value_chart(report),

@@ -30,29 +30,16 @@ _TOP = 24.0
 """Space above axes for their key."""
 
 
-def signal_charts(report: Report) -> list[Chart]:
-    """Draw the values on both sides of the signals that are shown in full, up to `MAX_SIGNALS`."""
+def signal_charts(report: Report, *, quiet: bool = False) -> list[Chart]:
+    """Draw the values on both sides of the signals that are shown in full, up to `MAX_SIGNALS`.
+
+    Quiet are all other signals that are not constant.
+    """
     shown = {signal.name for signal in signals_in_full(report)}
-    return _charts(report, [s for s in sorted_by_effect(report.signals) if s.name in shown])
-
-
-def quiet_charts(report: Report) -> list[Chart]:
-    """Draw the values of all other signals that are not constant, up to `MAX_SIGNALS`."""
-    shown = {signal.name for signal in signals_in_full(report)}
-    return _charts(
-        report,
-        [
-            signal
-            for signal in sorted_by_effect(report.signals)
-            if signal.name not in shown and len(signal.histogram.baseline) > 1
-        ],
-    )
-
-
-def _charts(report: Report, signals: list[Signal]) -> list[Chart]:
     drawn = (
         signal_chart(readable_signal(signal, report), signal_title(signal.name, report))
-        for signal in signals
+        for signal in sorted_by_effect(report.signals)
+        if (signal.name in shown) != quiet and not (quiet and len(signal.histogram.baseline) < 2)
     )
     return list(islice((chart for chart in drawn if chart is not None), MAX_SIGNALS))
 

@@ -76,8 +76,10 @@ def _parameters_without_label(metric: Metric) -> dict[str, object]:
 
 
 def _label_chart(metrics: list[Metric], heading: str) -> Chart:
-    order = sorted(metrics, key=lambda metric: metric.parameters["label"])
-    order.sort(key=lambda metric: (metric.value is None, -(metric.value or 0)))
+    order = sorted(
+        metrics,
+        key=lambda metric: (metric.value is None, -(metric.value or 0), metric.parameters["label"]),
+    )
     half = _MAX_LABELS // 2
     hidden_count = len(order) - _MAX_LABELS
     middle = half if hidden_count > 0 or len(order) <= half else (len(order) + 1) // 2

@@ -1,11 +1,12 @@
 """Chooses the images to label next out of candidates: by uncertainty, drift and diversity, fair to their sources."""
 
 from collections.abc import Collection, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from quadriga.monitor.evaluation.arrays import index_within_runs
 from quadriga.monitor.selection.diversity import Embedded, Pick, spread_out
 from quadriga.tasks.arrays import Float64Array, Int64Array, UInt64Array
 
@@ -30,13 +31,8 @@ class SelectionCandidates(NamedTuple):
 
     def take(self, rows: Int64Array) -> "SelectionCandidates":
         """Return some rows (M,), in their order."""
-        return SelectionCandidates(
-            self.ids[rows],
-            self.keys[rows],
-            self.uncertainties[rows],
-            drifts=self.drifts[rows],
-            sources=self.sources[rows],
-        )
+        columns: list[Any] = [column[rows] for column in self]
+        return SelectionCandidates(*columns)
 
 
 class Embeddings(Protocol):
@@ -168,11 +164,8 @@ def source_quotas(sources: Int64Array, count: int) -> Int64Array:
 def places_within(sources: Int64Array) -> Int64Array:
     """Return for each row (N,) how many rows of its source come before it."""
     order = np.argsort(sources, kind="stable")
-    grouped = sources[order]
-    starts = np.flatnonzero(np.r_[True, grouped[1:] != grouped[:-1]]) if len(grouped) else grouped
-    lengths = np.diff(np.r_[starts, len(grouped)])
     places = np.empty(len(sources), np.int64)
-    places[order] = np.arange(len(sources)) - np.repeat(starts, lengths)
+    places[order] = index_within_runs(sources[order])
     return places
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any, NamedTuple
 
@@ -292,33 +292,28 @@ class StoredEmbeddings:
 
     def _read(self, ids: Int64Array, kind: _Kind, limit: int) -> tuple[Int64Array, Float16Array]:
         """Return rows (M,) of the first inferences, up to a limit, that have an embedding of a kind, and these (M, D)."""
-        rows: list[Int64Array] = []
-        blocks: list[Float16Array] = []
+        rows = [np.empty(0, np.int64)]
+        blocks = [np.empty((0, kind.size_bytes // 2), np.float16)]
         count = 0
-        for chunk_rows, embeddings in self._chunks(ids, kind):
-            rows.append(chunk_rows[: limit - count])
-            blocks.append(embeddings[: limit - count])
-            count += len(rows[-1])
-            if count >= limit:
-                break
-        if not rows:
-            return np.empty(0, np.int64), np.empty((0, kind.size_bytes // 2), np.float16)
-        return np.concatenate(rows), np.concatenate(blocks)
-
-    def _chunks(self, ids: Int64Array, kind: _Kind) -> Iterator[tuple[Int64Array, Float16Array]]:
         for start in range(0, len(ids), _EMBEDDINGS_CHUNK):
             chunk = ids[start : start + _EMBEDDINGS_CHUNK].tolist()
             signals = self._reader.signals(chunk)
-            rows = [
-                start + place
+            places = [
+                place
                 for place, id_ in enumerate(chunk)
                 if (stored := signals.get(id_)) is not None
                 and (stored.space or "", len(stored.embedding or b"")) == kind
             ]
-            joined = b"".join(signals[int(ids[row])].embedding or b"" for row in rows)
-            block = np.frombuffer(joined, "<f2").astype(np.float16).reshape(len(rows), kind.size_bytes // 2)  # fmt: skip
+            joined = b"".join(signals[chunk[place]].embedding or b"" for place in places)
+            block = np.frombuffer(joined, "<f2").astype(np.float16)
+            block = block.reshape(len(places), kind.size_bytes // 2)
             usable = is_usable(block)
-            yield np.array(rows, np.int64)[usable], block[usable]
+            rows.append((start + np.array(places, np.int64))[usable][: limit - count])
+            blocks.append(block[usable][: limit - count])
+            count += len(rows[-1])
+            if count >= limit:
+                break
+        return np.concatenate(rows), np.concatenate(blocks)
 
 
 MAX_CANDIDATES = 200_000

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.monitor.report.metric_texts import is_less_better
 from quadriga.monitor.report.schema import Metric, Report
 from quadriga.quoting import listed, near_names, quoted
 
@@ -80,7 +81,7 @@ def _missed_limit(metric: Metric, limit: float | None) -> str | None:
     low, high = metric.ci95 or (None, None)
     if limit is None or low is None or high is None:
         return None
-    if is_error(metric):
+    if is_less_better(metric):
         missed = f"{written(metric)} is {low:.4g} at least, expected at most {limit:g}"
         return missed if low > limit else None
     missed = f"{written(metric)} is {high:.4g} at most, expected at least {limit:g}"
@@ -93,8 +94,6 @@ _NAME = re.compile(
 _ALIASES = {"map": ("ap", {"iou": "0.50:0.95"})}
 _MAX_LISTED = 12
 _KINDS: dict[Any, str] = {True: "multi-label", False: "single-label"}
-_ERROR_METRICS = ("ECE", "MCE", "Brier", "HammingLoss")
-"""Metrics that fall when a model gets better."""
 
 
 class MetricName(NamedTuple):
@@ -182,7 +181,7 @@ def limit_failure(report: Report, limit: MetricLimit) -> str | None:
     if metric.value is None:
         return f"{text} is undefined, expected {limit.value:g}: {_missing_reason(report, metric)}"
     is_missed, bound = metric.value < limit.value, "least"
-    if is_error(metric):
+    if is_less_better(metric):
         is_missed, bound = metric.value > limit.value, "most"
     failure = f"{text} is {metric.value:.4g}, expected at {bound} {limit.value:g}{parameters}"
     return failure if is_missed else None
@@ -227,7 +226,7 @@ def describe_fall(metric: Metric, before: Metric, report_id: str) -> str | None:
     if metric.value is None or before.value is None:
         return None
     fall, sides = before.value - metric.value, (0, 1)
-    if is_error(metric):
+    if is_less_better(metric):
         fall, sides = -fall, (1, 0)
     bounds = [
         side.ci95[at] if side.ci95 else None
@@ -240,11 +239,6 @@ def describe_fall(metric: Metric, before: Metric, report_id: str) -> str | None:
         return None
     beyond = f", more than chance ({chance:.4g})" if chance else ""
     return f"{written(metric)} is {metric.value:.4g}, was {before.value:.4g} in report {report_id}{beyond}"
-
-
-def is_error(metric: Metric) -> bool:
-    """Return whether a metric falls when a model gets better."""
-    return metric.type in _ERROR_METRICS
 
 
 def find_metric(metrics: Sequence[Metric], name: MetricName, report: str = "this report") -> Metric:

@@ -1,5 +1,6 @@
 """Limits of pipelines: names of metrics in messages can be written as limits."""
 
+import msgspec
 import pytest
 
 from quadriga.monitor.evaluation.evaluators import load_evaluator
@@ -43,6 +44,13 @@ def test_a_metric_is_found_by_its_name_in_messages(report) -> None:
             continue  # a label of this form cannot be told from a parameter
         found = find_metric(report.metrics, parse_metric(written(metric)))
         assert (found.type, found.parameters) == (metric.type, metric.parameters)
+
+
+def test_fewer_unanswered_prompts_are_better() -> None:
+    few, none = parse_limit("Unanswered=1"), parse_limit("Unanswered=0")
+    report = msgspec.structs.replace(SINGLE, metrics=[Metric("Unanswered", 1.0)])
+    assert limit_failure(report, few) is None
+    assert limit_failure(report, none) == "Unanswered is 1, expected at most 0"
 
 
 def test_values_may_have_commas_and_brackets() -> None:

@@ -23,9 +23,10 @@ from quadriga.extras.tuning.stored_images import ChosenImages, ImageToRun, read_
 from quadriga.extras.tuning.versions import SourceVersion, next_version, publish, staging_folder
 from quadriga.monitor.evaluation.evaluators import build_state, find_unreadable, load_evaluator
 from quadriga.monitor.evaluation.intervals import MIN_UNITS
-from quadriga.monitor.evaluation.limits import find_metric, is_error, name_of, written
+from quadriga.monitor.evaluation.limits import find_metric, name_of, written
 from quadriga.monitor.evaluation.reporting import DEFAULT_OPTIONS, EvaluationOptions, evaluate_state
 from quadriga.monitor.evaluation.state import EvaluatedImage
+from quadriga.monitor.report.metric_texts import is_less_better
 from quadriga.monitor.report.schema import Metric, Report, ReportedModel
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
@@ -154,7 +155,7 @@ def judge(quality: Quality, tolerance: float) -> Acceptance:
     metric = Metric(quality.metric.partition("[")[0], quality.candidate)
     if quality.difference is None:
         return Acceptance(False, f"{quality.metric} is undefined on {quality.images} images")
-    sign = -1.0 if is_error(metric) else 1.0
+    sign = -1.0 if is_less_better(metric) else 1.0
     loss = -sign * quality.difference
     bounds = quality.ci95 or (None, None)
     worst = bounds[0] if sign > 0 else bounds[1]

@@ -208,11 +208,8 @@ def _strip(
     store: InferenceReader, inference: StoredInference, around: Surroundings, links: FilterLinks
 ) -> list[tuple[Card, str]]:
     """Return the inference between its neighbours, each with the link to its page, its own empty; nothing where none of these has an image."""
-    ids = [*around.before, *around.after]
-    if not ids:
-        return []
-    stored = store.query(QueryRequest({"id": {"in": ids}}, limit=len(ids))).inferences
-    cards = {stored_inference.id: card(stored_inference, outlines=0) for stored_inference in stored}
+    stored = store.by_id([*around.before, *around.after])
+    cards = {id_: card(stored_inference, outlines=0) for id_, stored_inference in stored.items()}
     if not any(neighbour.has_image for neighbour in cards.values()):
         return []
     before, after = (

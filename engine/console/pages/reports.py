@@ -34,7 +34,6 @@ from quadriga.monitor.report.schema import Confusion, Metric, Report, Slice, Wor
 from quadriga.proto.request import current_caller
 from quadriga.quoting import one_line
 from quadriga.store.query.inferences import InferenceReader, Page
-from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import JSON_ERRORS, DamagedError, NotFoundError, QueryError
 from quadriga.store.records.records import REJECTED
 
@@ -459,9 +458,7 @@ def worst_groups(
     ids = [image.inference_id for images in by_reason.values() for image in images[:_SHOWN]]
     stored = {}
     with suppress(QueryError, NotFoundError):  # of a dataset on a disk: those have no inferences
-        where = {"id": {"in": list(dict.fromkeys(ids))}}
-        page = inferences.query(QueryRequest(where, limit=len(ids)))
-        stored = {inference.id: inference for inference in page.inferences}
+        stored = inferences.by_id(dict.fromkeys(ids))
     groups = []
     for reason, images in by_reason.items():
         cards = [

@@ -14,7 +14,6 @@ from quadriga.engine.console.frame import PageRequest, page_response, redirect
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.store.browsing.similar import MAX_COMPARED, SimilarRequest, find_similar
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.request import QueryRequest
 
 SHOWN = 48
 """Inferences of the page."""
@@ -35,9 +34,7 @@ def similar_page(services: Services, store: ConsoleStore) -> None:
         def show(store: InferenceReader) -> str:
             similar = find_similar(store, inference_id, SimilarRequest(filter_.line or {}, SHOWN))
             origin = store.get(inference_id)
-            where = {"id": {"in": [item.id for item in similar.inferences]}}
-            matches = store.query(QueryRequest(where, limit=SHOWN)) if similar.inferences else None
-            by_id = {match.id: match for match in matches.inferences} if matches else {}
+            by_id = store.by_id(item.id for item in similar.inferences)
             return frame.html(
                 "similar",
                 page="inferences",

@@ -36,7 +36,10 @@ _SCHEMA = {
 _CHANGES = {
     "store/database/database.py": [(f'REVISION = "{REVISION}"', f'REVISION = "{NEXT}"')],
     "store/database/schema.py": [
-        ('"meta", "meta_flat", "standard",\n', '"meta", "meta_flat", "standard", "weather",\n')
+        (
+            "    standard: str\n\n\nCOLUMNS",
+            "    standard: str\n    weather: str\n\n\nCOLUMNS",
+        )
     ],
     "store/records/records.py": [
         (
@@ -49,10 +52,6 @@ _CHANGES = {
         ),
     ],
     "store/database/rows.py": [
-        (
-            "    standard: str\n\n\nclass RecordRow",
-            "    standard: str\n    weather: str\n\n\nclass RecordRow",
-        ),
         (
             "            standard=bytes(record.standard).decode(),\n",
             "            standard=bytes(record.standard).decode(),\n            weather=record.weather,\n",

@@ -302,8 +302,8 @@ class LogRecorder:
             self._blobs.sync(r.hash for row in references for r in row if r.kept and r.hash)
         requests = [claim for claim in claims if isinstance(claim, ClaimRequest)]
         with self.keys.claimed(requests) if requests else nullcontext(()) as claimed:
-            found = iter(claimed)
-            ids = iter([next(found) if isinstance(c, ClaimRequest) else c for c in claims])
+            remaining = iter(claimed)
+            ids = iter([next(remaining) if isinstance(c, ClaimRequest) else c for c in claims])
             self._append(inferences, references, ids, results)
 
     def _append(

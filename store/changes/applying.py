@@ -110,10 +110,10 @@ def _remove_statements(
     query = "SELECT DISTINCT request_id, image_no, model_id FROM inference WHERE request_id IN ({})"
     rows = execute_in(connection, query, {request for request, *_ in removed})
     models = models_by_id(connection, (row[-1] for row in rows))
-    kept = _values_by_owner((request, image, models[id_].team) for request, image, id_ in rows)
+    remaining = _values_by_owner((request, image, models[id_].team) for request, image, id_ in rows)
     statement = "DELETE FROM truth WHERE join_on = ? AND owner = ? AND value IN ({})"
     for owner, values in _values_by_owner(removed).items():
-        execute_in(connection, statement, values - kept[owner], ("request_id", owner))
+        execute_in(connection, statement, values - remaining[owner], ("request_id", owner))
     statement = "DELETE FROM truth WHERE join_on = ? AND value IN ({})"
     for join in ("id", ground_truth.REFUSED):
         execute_in(connection, statement, [str(seq) for seq in seqs], (join,))

@@ -68,6 +68,7 @@ class Backlog:
                 if not self._waiting:
                     return
                 task, size_bytes = self._waiting[0]
+                is_last_try = self._closing
             try:
                 task()
                 failing = False
@@ -75,10 +76,11 @@ class Backlog:
                 if not failing:
                     _log.warning("inferences in memory wait for the journal: %s", error)
                 failing = True
-                with self._changed:
-                    if not self._closing:
-                        self._changed.wait(RETRY_S)
-                        continue
+                if not is_last_try:
+                    with self._changed:
+                        if not self._closing:
+                            self._changed.wait(RETRY_S)
+                    continue
                 self._give_up(error)
             except Exception as error:  # noqa: BLE001 - a failing task must not stop the others
                 self._give_up(error)

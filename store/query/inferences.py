@@ -364,11 +364,11 @@ class InferenceReader:
     def by_id(self, ids: Iterable[str]) -> dict[str, StoredInference]:
         """Return those of some inferences that may be seen and are still there, whole, by id; errors as for `query`."""
         remaining = iter(ids)
-        found: dict[str, StoredInference] = {}
+        by_id: dict[str, StoredInference] = {}
         while part := list(islice(remaining, MAX_IN)):
             for page in self.pages(QueryRequest(where={"id": {"in": part}}, limit=len(part))):
-                found |= {inference.id: inference for inference in page.inferences}
-        return found
+                by_id |= {inference.id: inference for inference in page.inferences}
+        return by_id
 
     def read_short(self, ids: Sequence[int]) -> list[StoredInference]:
         """Return those of some inferences that may be seen and are still there, oldest first, without large JSON."""

@@ -1,4 +1,5 @@
 import threading
+import time
 
 import pytest
 
@@ -68,3 +69,25 @@ def test_what_cannot_be_done_is_counted_and_stops_no_other(caplog) -> None:
     waiting.close()
     assert waiting.lost == 3
     assert "no such thing" in caplog.text
+
+
+def test_what_fails_while_the_backlog_closes_is_tried_once_more() -> None:
+    waiting, begun, closing = Backlog(1 << 20), threading.Event(), threading.Event()
+    tries = []
+
+    def task():
+        tries.append(1)
+        if len(tries) == 1:
+            begun.set()
+            assert closing.wait(5)
+            time.sleep(0.1)  # until the other thread waits for the end
+            raise JournalError("no space left")
+
+    waiting.put(task, 1)
+    assert begun.wait(5)
+    closer = threading.Thread(target=waiting.close)
+    closer.start()
+    closing.set()
+    closer.join(5)
+    assert len(tries) == 2
+    assert waiting.lost == 0

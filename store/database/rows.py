@@ -478,9 +478,7 @@ def uncommitted_inference(record: JournaledRecord) -> StoredInference:
     """Convert a record of the journal to what the database will return for it."""
     fields = msgspec.structs.asdict(record)
     seq, standard = fields.pop("seq"), fields.pop("standard")
-    fields["latency_ms"] = (
-        round(record.latency_ms * 1000) / 1000
-    )  # microseconds, as in the database
+    fields["latency_ms"] = round(record.latency_ms * 1000) / 1000  # as the database has it
     created_at = timestamp_text(time_ms(seq))
     return StoredInference(
         id=str(seq), created_at=created_at, standard_metadata=standard, feedback=[], **fields

@@ -178,9 +178,8 @@ class Eraser:
         self, erasure: "_Erasure", engine: sa.Engine, names: NameIds, offsets: Mapping[str, int]
     ) -> None:
         targets = erasure.targets
-        if (
-            self._erasures.read(targets.id).state == "complete"
-        ):  # and was killed before its end was noted
+        # It may have been killed before its end was noted.
+        if self._erasures.read(targets.id).state == "complete":
             self._erasures.save_receipt(self._erasures.read(targets.id))
             del self._running[targets.id]
             return

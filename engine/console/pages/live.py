@@ -45,9 +45,8 @@ def read_live(store: InferenceReader, line: str, links: FilterLinks, now_ms: int
     problem = check(line)
     if problem is not None:
         return {"problem": problem, "meant": meant_lines(store, line, links)}
-    after = settled(
-        store, now_ms
-    )  # before the newest are read: the script knows which it has already
+    # Before the newest are read: the script knows which it has already.
+    after = settled(store, now_ms)
     try:
         newest = store.query(QueryRequest(line or {}, limit=NEWEST)).inferences
     except (QueryError, NotFoundError) as error:

@@ -305,8 +305,11 @@ class StoredEmbeddings:
                 and (stored.space or "", len(stored.embedding or b"")) == kind
             ]
             joined = b"".join(signals[chunk[place]].embedding or b"" for place in places)
-            block = np.frombuffer(joined, "<f2").astype(np.float16)
-            block = block.reshape(len(places), kind.size_bytes // 2)
+            block = (
+                np.frombuffer(joined, "<f2")
+                .astype(np.float16)
+                .reshape(len(places), kind.size_bytes // 2)
+            )
             usable = is_usable(block)
             rows.append((start + np.array(places, np.int64))[usable][: limit - count])
             blocks.append(block[usable][: limit - count])

@@ -52,7 +52,9 @@ class Affine(msgspec.Struct, frozen=True):
 
     def _columns(self, count: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         pairs = count // 2
-        return np.tile((self.sx, self.sy), pairs), np.tile((self.px, self.py), pairs).astype(float)
+        return np.array([self.sx, self.sy] * pairs, float), np.array(
+            [self.px, self.py] * pairs, float
+        )
 
 
 def preprocess(image: Image, spec: InputSpec) -> tuple[npt.NDArray[Any], Affine]:

@@ -13,6 +13,7 @@ import io
 import logging
 import os
 import re
+import resource
 import threading
 import time
 import weakref
@@ -421,7 +422,9 @@ class LocalRunner:
 
     def _look_at_memory(self, session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> None:
         """Let memory be given back later if the process has become much larger than it was at first."""
-        if _resident_bytes() - self._first_bytes > _LARGE_GROWTH_BYTES:
+        limit = self._first_bytes + _LARGE_GROWTH_BYTES
+        # The peak costs no file: most processes never pass the limit.
+        if _peak_bytes() > limit and _resident_bytes() > limit:
             inputs = {name: (array.shape, array.dtype) for name, array in feeds.items()}
             # an unloaded model must not wait for its timer
             arguments = weakref.ref(self), weakref.ref(session), inputs
@@ -457,6 +460,11 @@ def _release_memory(
     with suppress(Exception):  # it ends with an error, as it is to
         graph.run(None, feeds, options)
     opened._release = None  # noqa: SLF001 - of this module
+
+
+def _peak_bytes() -> int:
+    """Return the most memory that this process has ever used, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _resident_bytes() -> int:

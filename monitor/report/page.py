@@ -79,7 +79,9 @@ def page_content(report: Report, pictures: Pictures) -> dict[str, Any]:
         "worst": worst_cards(report, pictures) if report.worst else [],
         "unlike": unlike_cards(report, pictures) if report.unlike else [],
         "signals": sorted_by_effect(report.signals),
-        "signal_titles": drift_texts.signal_titles((one.name for one in report.signals), report),
+        "signal_titles": drift_texts.signal_titles(
+            (signal.name for signal in report.signals), report
+        ),
         "estimates": estimates,
         "headlines": metric_texts.table_metrics(report),
         "metrics": [metric for metric in report.metrics if metric not in estimates],

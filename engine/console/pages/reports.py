@@ -255,7 +255,7 @@ def _report_page(
 
 
 class ReportTargets:
-    """Where the parts of a report lead in the console; an empty link where no filter finds what a part is about."""
+    """Links of the parts of a report within the console; empty where no filter finds what a part is about."""
 
     def __init__(self, frame: Frame, report: Report, report_id: str) -> None:
         self._frame, self._report, self._report_id = frame, report, report_id

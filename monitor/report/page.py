@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.charts import drift, evaluation, history
-from quadriga.monitor.report.charts.drawing import draw_interval
+from quadriga.monitor.report.charts.drawing import Axes
 from quadriga.monitor.report.gallery import (
     ImageBytes,
     Pictures,
@@ -69,6 +70,7 @@ def add_filters(environment: Environment) -> None:
 def page_content(report: Report, pictures: Pictures) -> dict[str, Any]:
     """Return what the parts of a report show, by the names that the templates have for it."""
     is_drift = report.kind == "drift"
+    is_measured = not is_drift and report.status != "insufficient"  # there is ground truth
     estimates = drift_texts.estimated_metrics(report.metrics)
     return {
         "report": report,
@@ -97,8 +99,8 @@ def page_content(report: Report, pictures: Pictures) -> dict[str, Any]:
         ],
         "counted_unit": counted_unit(report.confusion),
         "confusion_rule": confusion_rule(report.confusion),
-        "curves": evaluation.score_curves(report) if report.curves else None,
-        "charts": evaluation.evaluation_charts(report) if report.metrics else [],
+        "curves": evaluation.score_curves(report) if is_measured else None,
+        "charts": evaluation.evaluation_charts(report) if is_measured else [],
         "quiet_charts": drift.quiet_charts(report) if is_drift else [],
         "windows": history.comparable_windows(report) if report.history else [],
         "over_time": history.effect_charts(report) if report.history else [],
@@ -122,6 +124,35 @@ def _name(report: Report) -> str:
     if all(isinstance(file_name, str) for file_name in file_names):
         return " against ".join(str(file_name).rpartition("/")[2] for file_name in file_names)
     return f"{report.model.name} {report.model.version}".strip() or "A model"
+
+
+def draw_interval(
+    metric: Metric | None,
+    reach: tuple[float, float] = (0.0, 1.0),
+    *,
+    width: int = 128,
+    style: str = "1",
+) -> Markup:
+    """Draw the value of a metric as a dot with its 95 % interval, for a row of a table; nothing for one out of reach.
+
+    Args:
+        metric: The metric.
+        reach: Numbers at the left and the right side; 0 between them is a line.
+        width: Width in pixels.
+        style: Class of the dot and the interval in the style sheet, after `f` and `l`.
+    """
+    if metric is None or metric.value is None or not reach[0] <= metric.value <= reach[1]:
+        return Markup()
+    axes = Axes((4.0, 1.0, width - 4.0, 17.0), reach, (-1.0, 1.0))
+    axes.line("axis", [(end, 0) for end in reach])
+    if reach[0] < 0:
+        axes.line("axis-strong", [(0, -1), (0, 1)])
+    low, high = metric.ci95 or (None, None)
+    if low is not None and high is not None:
+        axes.line(f"l{style}", [(min(max(end, reach[0]), reach[1]), 0) for end in (low, high)])
+    axes.dot(f"f{style}", metric.value, 0, 4)
+    svg = Markup('<svg width="{0}" height="18" viewBox="0 0 {0} 18" aria-hidden="true">{1}</svg>')
+    return svg.format(width, Markup("").join(axes.parts))
 
 
 def _json(value: Any) -> str:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from html import escape
 from urllib.parse import quote, urlencode
 
@@ -326,14 +326,16 @@ class ReportTargets:
 
 def stored_pictures(frame: Frame, report: Report, inferences: InferenceReader) -> Pictures:
     """Return what shows the images of a report that are still stored; none of them while the database is away."""
-    ids = {image.inference_id for image in shown_images(report) if image.inference_id.isdecimal()}
-    stored: Mapping[str, StoredInference] = {}
-    if ids:
+
+    @cache
+    def read_stored() -> Mapping[str, StoredInference]:
+        ids = {image.inference_id for image in shown_images(report)}
         with suppress(NotFoundError, NotReadyError, QueryError, QueryTimeoutError):
-            stored = inferences.by_id(sorted(ids))
+            return inferences.by_id(sorted(filter(str.isdecimal, ids)))
+        return {}
 
     def picture(image: ShownImage, longest_px: int) -> Picture | None:
-        inference = stored.get(image.inference_id)
+        inference = read_stored().get(image.inference_id)
         if inference is None:
             return None
         source = inference.input

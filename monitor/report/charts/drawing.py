@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from markupsafe import Markup
 
-from quadriga.monitor.report.schema import Metric
-
 WIDE, NARROW = 532.8, 302.4
 """Widths: of a picture across the page, and of one of two in a row."""
 LETTER = 4.9
@@ -204,32 +202,3 @@ def text(
     return Markup('<text transform="{}" class="{}" text-anchor="{}">{}</text>').format(
         place.format(x, y), style, anchor, words
     )
-
-
-def draw_interval(
-    metric: Metric | None,
-    reach: tuple[float, float] = (0.0, 1.0),
-    *,
-    width: int = 128,
-    style: str = "1",
-) -> Markup:
-    """Draw the value of a metric as a dot with its 95 % interval, for a row of a table; nothing for one out of reach.
-
-    Args:
-        metric: The metric.
-        reach: Numbers at the left and the right side; 0 between them is a line.
-        width: Width in pixels.
-        style: Class of the dot and the interval in the style sheet, after `f` and `l`.
-    """
-    if metric is None or metric.value is None or not reach[0] <= metric.value <= reach[1]:
-        return Markup()
-    axes = Axes((4.0, 1.0, width - 4.0, 17.0), reach, (-1.0, 1.0))
-    axes.line("axis", [(end, 0) for end in reach])
-    if reach[0] < 0:
-        axes.line("axis-strong", [(0, -1), (0, 1)])
-    low, high = metric.ci95 or (None, None)
-    if low is not None and high is not None:
-        axes.line(f"l{style}", [(min(max(end, reach[0]), reach[1]), 0) for end in (low, high)])
-    axes.dot(f"f{style}", metric.value, 0, 4)
-    svg = Markup('<svg width="{0}" height="18" viewBox="0 0 {0} 18" aria-hidden="true">{1}</svg>')
-    return svg.format(width, Markup("").join(axes.parts))

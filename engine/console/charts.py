@@ -1,4 +1,4 @@
-"""Small charts as coordinates, for the SVG of templates: bars over time, lines, and intervals."""
+"""Small charts as coordinates, for the SVG of templates: bars over time, and lines."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -152,35 +152,3 @@ def line(values: Sequence[float], width: float, height: float) -> str:
         f"{number * step:.1f},{height - 2 - value / top * (height - 4):.1f}"
         for number, value in enumerate(values)
     )
-
-
-class IntervalMarks(msgspec.Struct, frozen=True):
-    """A value between 0 and 1 with its interval, on an axis."""
-
-    dot: float
-    low: float | None
-    high: float | None
-
-
-def interval(
-    value: float, bounds: tuple[float | None, float | None] | None, width: float
-) -> IntervalMarks:
-    """Return where a value and its interval are on an axis from 0 to 1 of this width."""
-
-    def place(number: float | None) -> float | None:
-        return None if number is None else round(4 + min(max(number, 0), 1) * (width - 8), 1)
-
-    low, high = bounds or (None, None)
-    return IntervalMarks(place(value) or 4, place(low), place(high))
-
-
-def difference_interval(
-    value: float, bounds: tuple[float | None, float | None] | None, reach: float, width: float
-) -> IntervalMarks:
-    """Return where a difference and its interval are on an axis from `-reach` to `reach` of this width."""
-
-    def share(number: float | None) -> float | None:
-        return None if number is None else (number / reach + 1) / 2
-
-    low, high = bounds or (None, None)
-    return interval(share(value) or 0.0, (share(low), share(high)), width)

@@ -17,7 +17,7 @@ from quadriga.engine.console.formats import time_text
 from quadriga.engine.console.texts import FIELD_WORDS, OPERATOR_WORDS
 from quadriga.monitor.report.drift_texts import readable_number
 from quadriga.monitor.report.saved import ReportStore
-from quadriga.monitor.report.schema import Confusion, ReportedModel
+from quadriga.monitor.report.schema import Confusion, ReportedModel, Window
 from quadriga.store.browsing.facets import FIELDS as FACETS
 from quadriga.store.browsing.facets import Facet, FacetsRequest, find_facets, tail_bound
 from quadriga.store.query.filters.forms import split_url
@@ -742,3 +742,28 @@ def outcome_line(report_id: str, confusion: Confusion, outcome: str, label: str 
         cells += [[comparison_text("truth", truth), choice_text("predicted", others)]] if others else []  # fmt: skip
     lines = [joined([comparison_text("report", report_id), *cell]) for cell in cells]
     return lines[0] if len(lines) == 1 else " | ".join(f"({line})" for line in lines if len(lines) <= _MAX_CELLS)  # fmt: skip
+
+
+class WindowFilter(msgspec.Struct, frozen=True):
+    """The inferences of a window as a filter."""
+
+    line: str
+    """Filter of the page of inferences; empty where the window has no times, as of files."""
+    is_whole: bool = True
+    """Whether the filter of the report is part of it, which is not where it was sent as JSON."""
+
+
+def window_filter(model: ReportedModel, window: Window | None) -> WindowFilter:
+    """Return the filter that finds the inferences of a model in the time of a window, and by its filter."""
+    if window is None or window.start is None or window.end is None or not model.name:
+        return WindowFilter("")
+    comparisons = [comparison_text("model", model.name)]
+    if model.version and ", " not in model.version:  # it is about one alone
+        comparisons.append(comparison_text("version", model.version))
+    comparisons += [f"ts=ge:{window.start}", f"ts=le:{window.end}"]
+    where = window.filter
+    if not where:
+        return WindowFilter(joined(comparisons))
+    if not isinstance(where, str) or check(where) is not None:
+        return WindowFilter(joined(comparisons), is_whole=False)
+    return WindowFilter(joined([*comparisons, as_part(where)]))

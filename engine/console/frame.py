@@ -10,7 +10,7 @@ import msgspec
 from litestar import Request, Response
 
 from quadriga.engine.api.store_queries import query_string
-from quadriga.engine.console import charts, formats
+from quadriga.engine.console import formats
 from quadriga.engine.console.filter_line import INFERENCES_PATH, comparison_text, filter_words
 from quadriga.engine.console.texts import WORDS
 from quadriga.monitor.report import drift_texts, metric_texts
@@ -49,7 +49,7 @@ class StaticFile(msgspec.Struct, frozen=True):
 
 
 class StaticFiles:
-    """The files of the folder `static`.
+    """The files of the folder `static`, and the style sheets of reports.
 
     They have one digest for all of them, which is a folder in their URLs: a script finds its neighbours by their names, and
     a release that changes one of them has new URLs for all.
@@ -58,7 +58,9 @@ class StaticFiles:
     def __init__(self) -> None:
         self._files: dict[str, StaticFile] = {}
         digest = hashlib.sha256()
-        for path in sorted(files("quadriga.engine.console").joinpath("static").iterdir(), key=str):
+        own, of_reports = files("quadriga.engine.console"), files("quadriga.monitor.report")
+        paths = [*own.joinpath("static").iterdir(), *of_reports.iterdir()]
+        for path in sorted(paths, key=lambda path: path.name):
             media_type = MEDIA_TYPES.get("." + path.name.rpartition(".")[2])
             if media_type is None:
                 continue
@@ -156,11 +158,16 @@ class Frame:
             StrictUndefined,
         )
 
+        from quadriga.monitor.report.page import TEMPLATES, add_filters  # noqa: PLC0415 - as above
+
         environment = Environment(
             loader=ChoiceLoader(
                 [
-                    PackageLoader("quadriga.engine.console", folder)
-                    for folder in ("pages", "templates")
+                    *(
+                        PackageLoader("quadriga.engine.console", folder)
+                        for folder in ("pages", "templates")
+                    ),
+                    TEMPLATES,
                 ]
             ),
             autoescape=True,
@@ -168,9 +175,9 @@ class Frame:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        add_filters(environment)
         environment.filters.update(formats.FILTERS)
         environment.globals.update(
-            charts=charts,
             comparison=comparison_text,
             drift_texts=drift_texts,
             filter_words=filter_words,

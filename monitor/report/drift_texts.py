@@ -160,6 +160,7 @@ def format_sides(pair: Sequence[float]) -> str:
 class MovedSignal(NamedTuple):
     """Texts about a signal in the slice of the window that carries its alarm."""
 
+    part: Slice
     signal: str
     by: str
     value: str
@@ -175,6 +176,7 @@ def moved_signals(slices: Iterable[Slice]) -> list[MovedSignal]:
     """Describe the signals that moved, in the order of the slices."""
     return [
         MovedSignal(
+            part=slice_,
             signal=one_line(str(metric.parameters.get("signal", metric.type))),
             by=one_line(slice_.by),
             value=one_line(slice_.value),

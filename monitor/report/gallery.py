@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import msgspec
@@ -26,6 +26,23 @@ from quadriga.quoting import one_line
 from quadriga.tasks.image import ImageError, Pixels, decode
 
 ImageBytes = Callable[[str], bytes | None]
+ShownImage = Worst | Unlike | Neighbour | ChangedImage
+
+
+class Picture(NamedTuple):
+    """A picture of an inference, in the frame that its predictions refer to."""
+
+    url: str | None
+    """None without a picture."""
+    width: int = 0
+    height: int = 0
+    """Size of the frame; 0 if it is not known."""
+    note: str = ""
+    """Reason why there is no picture."""
+
+
+Pictures = Callable[[ShownImage, int], Picture | None]
+"""Returns the picture of an image, its longer side of so many pixels; None for an image that is not to be shown."""
 
 MAX_IMAGES = 24
 MAX_UNLIKE, MAX_NEIGHBOURS = 12, 3
@@ -47,7 +64,7 @@ class ImageCard(msgspec.Struct, frozen=True):
     height: int
     """Size of the frame that outlines refer to; 0 if unknown."""
     picture: str | None
-    """`data:` URL of a JPEG; None without a picture."""
+    """URL of the picture; None without one."""
     outlines: list[Outline]
     names: list[Outline]
     """Outlines whose names have room."""
@@ -60,22 +77,29 @@ class ImageCard(msgspec.Struct, frozen=True):
     """Reasons why something is not shown."""
 
 
-def worst_cards(report: Report, image_bytes: ImageBytes) -> list[ImageCard]:
-    """Draw the worst images of a report, the worst of each reason first, each image once.
+def shown_images(report: Report) -> list[ShownImage]:
+    """Return the images of a report that may be shown."""
+    images: list[ShownImage] = [*_one_of_each_reason(report.worst)[:MAX_IMAGES]]
+    for unlike in report.unlike[:MAX_UNLIKE]:
+        images += [unlike, *unlike.nearest[:MAX_NEIGHBOURS]]
+    for changed in report.changed:
+        images += [*changed.current, *changed.baseline]
+    return images
 
-    `image_bytes` returns the file of an image by its hash or path; None if it is not stored.
-    """
+
+def worst_cards(report: Report, pictures: Pictures) -> list[ImageCard]:
+    """Draw the worst images of a report, the worst of each reason first, each image once."""
     by_inference: dict[str, list[Worst]] = {}
     for entry in report.worst:
         by_inference.setdefault(entry.inference_id, []).append(entry)
-    cards = []
+    cards: list[ImageCard] = []
     for image in _one_of_each_reason(report.worst)[:MAX_IMAGES]:
         others = [entry for entry in by_inference[image.inference_id] if entry is not image]
         reasons = [
             f"{entry.reason.replace('_', ' ')}: {_score_text(entry.score)}"
             for entry in (image, *others)
         ]
-        cards.append(_card(image, reasons, image_bytes, ground_truth=image.ground_truth))
+        cards += _card(image, reasons, pictures, ground_truth=image.ground_truth)
     return cards
 
 
@@ -105,37 +129,31 @@ def _image_key(entry: Worst) -> str:
     return entry.image or entry.inference_id
 
 
-def unlike_cards(report: Report, image_bytes: ImageBytes) -> list[list[ImageCard]]:
+def unlike_cards(report: Report, pictures: Pictures) -> list[list[ImageCard]]:
     """Draw the images least like the baseline, each followed by its nearest baseline images."""
-    return [
-        [
-            _card(image, [f"Semantic score {format_brief(image.score)}"], image_bytes),
-            *(
-                _card(
-                    neighbour,
-                    [f"Distance {format_brief(neighbour.distance)}"],
-                    image_bytes,
-                    longest_px=_SMALL_PX,
-                )
-                for neighbour in image.nearest[:MAX_NEIGHBOURS]
-            ),
-        ]
-        for image in report.unlike[:MAX_UNLIKE]
-    ]
+    rows = []
+    for image in report.unlike[:MAX_UNLIKE]:
+        row = _card(image, [f"Semantic score {format_brief(image.score)}"], pictures)
+        for neighbour in image.nearest[:MAX_NEIGHBOURS] if row else ():
+            reasons = [f"Distance {format_brief(neighbour.distance)}"]
+            row += _card(neighbour, reasons, pictures, longest_px=_SMALL_PX)
+        rows.append(row)
+    return [row for row in rows if row]
 
 
-def changed_cards(report: Report, image_bytes: ImageBytes) -> dict[str, list[ImageCard]]:
+def changed_cards(report: Report, pictures: Pictures) -> dict[str, list[ImageCard]]:
     """Draw the images of each signal that is shown in full: those of the window, then those of the baseline."""
     return {
         changed.signal: [
-            _card(
-                image,
-                [_value_text(changed.signal, side, image.value)],
-                image_bytes,
-                longest_px=_SMALL_PX,
-            )
+            card
             for side, images in (("now", changed.current), ("usual", changed.baseline))
             for image in images
+            for card in _card(
+                image,
+                [_value_text(changed.signal, side, image.value)],
+                pictures,
+                longest_px=_SMALL_PX,
+            )
         ]
         for changed in report.changed
     }
@@ -148,18 +166,19 @@ def _value_text(signal: str, side: str, value: float | str | None) -> str:
 
 
 def _card(
-    image: Worst | Unlike | Neighbour | ChangedImage,
+    image: ShownImage,
     reasons: list[str],
-    image_bytes: ImageBytes,
+    pictures: Pictures,
     *,
     ground_truth: Any = (),
     longest_px: int = MAX_SIDE_PX,
-) -> ImageCard:
-    notes: list[str] = []
-    pixels = _pixels(image, image_bytes, notes)
-    width, height = image.width or 0, image.height or 0
-    if pixels is not None and not (width and height):
-        height, width = pixels.shape[:2]
+) -> list[ImageCard]:
+    """Return the card of an image; none if it is not to be shown."""
+    picture = pictures(image, longest_px)
+    if picture is None:
+        return []
+    notes = [picture.note] if picture.note else []
+    width, height = image.width or picture.width, image.height or picture.height
     try:
         annotations, predictions = decode_items(ground_truth), decode_items(image.predictions)
     except msgspec.MsgspecError:
@@ -171,13 +190,13 @@ def _card(
     drawn = _drawable_predictions(predictions, notes)
     predicted = _outlines("prediction", drawn, (width, height), letters)
     in_turns = [outline for pair in zip_longest(truth, predicted) for outline in pair if outline]
-    return ImageCard(
+    card = ImageCard(
         inference_id=image.inference_id,
         time=format_time(image.created_at),
         reasons=reasons,
         width=width,
         height=height,
-        picture=None if pixels is None else _data_url(pixels, longest_px),
+        picture=picture.url,
         outlines=[*truth, *predicted],
         names=names_that_fit(in_turns, letter_height),
         letter_height=letter_height,
@@ -185,6 +204,7 @@ def _card(
         predictions=item_texts(predictions),
         notes=notes,
     )
+    return [card]
 
 
 def _outlines(
@@ -206,22 +226,32 @@ def _drawable_predictions(predictions: Sequence[DrawnItem], notes: list[str]) ->
     return selected
 
 
-def _pixels(
-    item: Worst | Unlike | Neighbour | ChangedImage, image_bytes: ImageBytes, notes: list[str]
-) -> Pixels | None:
+def embedded_pictures(image_bytes: ImageBytes) -> Pictures:
+    """Return what embeds small pictures as `data:` URLs.
+
+    `image_bytes` returns the file of an image by its hash or path; None if it is not stored.
+    """
+
+    def picture(image: ShownImage, longest_px: int) -> Picture:
+        data = image_bytes(image.image or image.inference_id)
+        if data is None:
+            return Picture(None, note="The image is not kept.")
+        try:
+            pixels = _pixels(data, image)
+        except ImageError:
+            return Picture(None, note="The image cannot be decoded.")
+        height, width = pixels.shape[:2]
+        return Picture(_data_url(pixels, longest_px), width, height)
+
+    return picture
+
+
+def _pixels(data: bytes, item: ShownImage) -> Pixels:
     """Return the picture in the frame that predictions refer to: uint8 (H, W, 3), RGB."""
-    data = image_bytes(item.image or item.inference_id)
-    if data is None:
-        notes.append("The image is not kept.")
-        return None
-    try:
-        image = decode(data)
-        if (item.height, item.width) == (image.width, image.height) != (item.width, item.height):
-            image = decode(data, exif="ignore")
-        return image.rgb()
-    except ImageError:
-        notes.append("The image cannot be decoded.")
-        return None
+    image = decode(data)
+    if (item.height, item.width) == (image.width, image.height) != (item.width, item.height):
+        image = decode(data, exif="ignore")
+    return image.rgb()
 
 
 def _data_url(pixels: Pixels, longest_px: int) -> str:

@@ -197,6 +197,13 @@ def difference_rows(comparison: Comparison) -> list[tuple[str, Metric, Metric | 
     ]
 
 
+def difference_reach(differences: Iterable[Metric]) -> float:
+    """Return the number up to which a scale reaches that has room for some differences and their intervals, up to 1."""
+    numbers = (number for by in differences for number in (by.value, *(by.ci95 or ())))
+    near = (abs(number) for number in numbers if number is not None and abs(number) <= 1)
+    return max(near, default=0.0) or 1.0
+
+
 def excluded_text(excluded: Mapping[str, int]) -> list[tuple[str, str]]:
     """Return the count and the description of each kind of excluded items."""
     rows = []
@@ -321,6 +328,18 @@ def worst_slice(report: Report) -> Slice | None:
     limit = sign * overall.value
     worse = [row for row in judged if row[0] + wider * (row[1] - row[0]) < limit]
     return min(worse, key=lambda row: row[0])[2] if worse else None
+
+
+def is_worse_slice(part: Slice, report: Report) -> bool:
+    """Check whether the interval of a slice lies on the bad side of the value of all images."""
+    overall = report.metrics[0].value if report.metrics else None
+    metric = part.metrics[0] if part.metrics else None
+    if overall is None or metric is None or metric.ci95 is None:
+        return False
+    low, high = metric.ci95
+    if is_less_better(metric):
+        return low is not None and low > overall
+    return high is not None and high < overall
 
 
 def _slice_words(part: Slice) -> str:

@@ -420,16 +420,5 @@ def _quality(
         report=report,
         comparison=comparison,
         rows=rows,
-        reach=_reach([row.metric for row in rows]),
+        reach=metric_texts.difference_reach(row.metric for row in rows),
     )
-
-
-def _reach(metrics: list[Metric]) -> float:
-    """Return the largest number of all differences and their intervals; 1 if all are 0."""
-    numbers = [
-        abs(number)
-        for metric in metrics
-        for number in (metric.value, *(metric.ci95 or ()))
-        if number is not None
-    ]
-    return max(numbers, default=0.0) or 1.0

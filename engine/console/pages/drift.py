@@ -20,6 +20,7 @@ from quadriga.engine.api.monitoring.drift import (
     unmute_as_caller,
 )
 from quadriga.engine.api.session_cookies import server_url
+from quadriga.engine.console.filter_line import window_filter
 from quadriga.engine.console.formats import seconds_between, time_range
 from quadriga.engine.console.frame import (
     Frame,
@@ -29,10 +30,7 @@ from quadriga.engine.console.frame import (
     redirect,
     single_field,
 )
-from quadriga.engine.console.pages.drift_report import (
-    signal_changes,
-    window_filter,
-)
+from quadriga.engine.console.pages.reports import ReportTargets, stored_pictures
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.report import drift_texts
 from quadriga.monitor.report.acknowledgements import (
@@ -42,6 +40,7 @@ from quadriga.monitor.report.acknowledgements import (
     read_acknowledgement,
 )
 from quadriga.monitor.report.drift_texts import signal_titles
+from quadriga.monitor.report.page import change_content
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.report.schema import Data, Effect, Report
 from quadriga.monitor.watch.mutes import decode_mute
@@ -158,7 +157,8 @@ def read_last_report(
         return {
             "report": report,
             "acknowledged": read_acknowledgement(reports, report_id),
-            "changes": signal_changes(report, inferences),
+            "targets": ReportTargets(frame, report, report_id),
+            **change_content(report, stored_pictures(frame, report, inferences)),
             "title": drift_texts.headline(report) or drift_texts.verdict(report),
             "explanation": drift_texts.explanation(report),
             "images_link": frame.link("/console/inferences", q=window.line) if window.line else "",

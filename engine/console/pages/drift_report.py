@@ -1,51 +1,18 @@
-"""What changed in a drift report, signal by signal: in words, as a picture, and the images behind it."""
+"""Filters that find what changed: the images behind each signal of a drift report, and behind slices."""
 
 import re
-from collections.abc import Sequence
-from contextlib import suppress
 
 import msgspec
 
-from quadriga.engine.console.cards import Card, card
-from quadriga.engine.console.filter_line import as_part, check, comparison_text, joined
+from quadriga.engine.console.filter_line import comparison_text, joined, window_filter
 from quadriga.engine.console.formats import number
 from quadriga.monitor.drift.metadata import PRESENCE_SUFFIX
-from quadriga.monitor.report.charts.drawing import Chart
-from quadriga.monitor.report.charts.drift import signal_chart
-from quadriga.monitor.report.drift_texts import (
-    Change,
-    describe_change,
-    format_p_value,
-    is_spread_change,
-    readable_number,
-    readable_signal,
-    signal_title,
-    signals_in_full,
-)
-from quadriga.monitor.report.schema import (
-    ChangedImage,
-    Level,
-    Report,
-    ReportedModel,
-    Signal,
-    Window,
-)
+from quadriga.monitor.report.drift_texts import is_spread_change, readable_number
+from quadriga.monitor.report.schema import Level, Report, Signal
 from quadriga.quoting import one_line
-from quadriga.store.query.columns import read_inferences
 from quadriga.store.query.filters.syntax import SIGNAL_FIELDS
-from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.sql.catalog import CLASSIFICATION
-from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.records.records import json_text
-
-
-class WindowFilter(msgspec.Struct, frozen=True):
-    """The inferences of a window as a filter."""
-
-    line: str
-    """Filter of the page of inferences; empty where the window has no times, as of files."""
-    is_whole: bool = True
-    """Whether the filter of the report is part of it, which is not where it was sent as JSON."""
 
 
 class ImagesBehind(msgspec.Struct, frozen=True):
@@ -55,105 +22,6 @@ class ImagesBehind(msgspec.Struct, frozen=True):
     """The images in words, with the source of their limit."""
     line: str
     """Filter that finds them."""
-
-
-MAX_SHOWN = 24
-"""Signals that are shown in full; the table of all signals has the others."""
-
-
-MAX_WITH_IMAGES = 8
-"""Signals that have images."""
-
-
-_OUTLINES = 40
-
-
-class ShownImage(msgspec.Struct, frozen=True):
-    """An image of a signal."""
-
-    card: Card
-    value: str
-    """Value of the signal; empty for embeddings."""
-
-
-class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A signal with an alarm, or one that moved as far but cannot be judged."""
-
-    change: Change
-    why_open: str
-    """Reason why it cannot be judged; empty with an alarm."""
-    effect: str
-    p: str
-    chart: Chart | None
-    """Its values on both sides."""
-    places: list[ImagesBehind]
-    """The slices, such as a camera, in which it moved more than in the rest."""
-    images: list[ImagesBehind]
-    now: list[ShownImage]
-    before: list[ShownImage]
-
-
-def signal_changes(report: Report, inferences: InferenceReader) -> list[SignalChange]:
-    """Describe the signals that are shown in full, in the order in which a person reads them.
-
-    Images that were deleted meanwhile are left out, and all of them while the database is away.
-    """
-    listed_signals = signals_in_full(report)[:MAX_SHOWN]
-    shown = {signal.name for signal in listed_signals[:MAX_WITH_IMAGES]}
-    by_signal = {images.signal: images for images in report.changed if images.signal in shown}
-    listed = [
-        image for images in by_signal.values() for image in (*images.current, *images.baseline)
-    ]
-    cards = _read_cards(inferences, listed)
-    changes = []
-    for signal in listed_signals:
-        images = by_signal.get(signal.name)
-        changes.append(
-            SignalChange(
-                change=describe_change(signal, report),
-                why_open="" if signal.alarm else signal.reason or "too few independent values",
-                effect=number(round(signal.effect.value or 0.0, 3)),
-                p=format_p_value(signal.p_adjusted),
-                chart=signal_chart(
-                    readable_signal(signal, report), signal_title(signal.name, report)
-                ),
-                places=images_of_slices(signal, report),
-                images=images_behind(signal, report),
-                now=_shown(signal, images.current if images else (), cards),
-                before=_shown(signal, images.baseline if images else (), cards),
-            )
-        )
-    return changes
-
-
-def _read_cards(inferences: InferenceReader, images: Sequence[ChangedImage]) -> dict[str, Card]:
-    ids = sorted({int(image.inference_id) for image in images if image.inference_id.isdecimal()})
-    with suppress(NotReadyError, QueryTimeoutError):
-        return {
-            inference.id: card(inference, outlines=_OUTLINES)
-            for inference in read_inferences(inferences, ids)
-        }
-    return {}
-
-
-def _shown(
-    signal: Signal, images: Sequence[ChangedImage], cards: dict[str, Card]
-) -> list[ShownImage]:
-    return [
-        ShownImage(cards[image.inference_id], _value_text(signal.name, image.value))
-        for image in images
-        if image.inference_id in cards and cards[image.inference_id].has_image
-    ]
-
-
-def _value_text(signal: str, value: float | str | None) -> str:
-    if value is None:
-        return ""
-    return one_line(value, 24) if isinstance(value, str) else number(readable_number(signal, value))
-
-
-MAX_PLACES = 3
-"""Slices that a changed signal names."""
 
 
 MAX_IDS = 12
@@ -175,28 +43,6 @@ class _Limit(msgspec.Struct, frozen=True):
     value: float
 
 
-def model_comparisons(model: ReportedModel) -> list[str]:
-    """Return the comparisons that find the inferences of a report's model: of its version, if it is about one alone."""
-    comparisons = [comparison_text("model", model.name)]
-    if model.version and ", " not in model.version:
-        comparisons.append(comparison_text("version", model.version))
-    return comparisons
-
-
-def window_filter(model: ReportedModel, window: Window | None) -> WindowFilter:
-    """Return the filter that finds the inferences of a model in the time of a window, and by its filter."""
-    if window is None or window.start is None or window.end is None or not model.name:
-        return WindowFilter("")
-    times = [f"ts=ge:{window.start}", f"ts=le:{window.end}"]
-    comparisons = [*model_comparisons(model), *times]
-    where = window.filter
-    if not where:
-        return WindowFilter(joined(comparisons))
-    if not isinstance(where, str) or check(where) is not None:
-        return WindowFilter(joined(comparisons), is_whole=False)
-    return WindowFilter(joined([*comparisons, as_part(where)]))
-
-
 def images_behind(signal: Signal, report: Report) -> list[ImagesBehind]:
     """Return the images behind a changed signal; none where no field of a filter has its values.
 
@@ -213,25 +59,6 @@ def images_behind(signal: Signal, report: Report) -> list[ImagesBehind]:
     if signal.kind == "categorical":
         return _with_labels(signal, current, baseline, task=report.task)
     return _beyond_the_baseline(signal, current)
-
-
-def images_of_slices(signal: Signal, report: Report) -> list[ImagesBehind]:
-    """Return the slices in which a signal moved more than in the rest, the largest effect first, with their images."""
-    window = window_filter(report.model, report.data.current).line
-    places = []
-    for part in report.slices:
-        metric = next((m for m in part.metrics if m.parameters.get("signal") == signal.name), None)
-        if metric is None or part.value is None:
-            continue
-        other = metric.parameters.get("other")
-        by, effect = one_line(part.by.removeprefix("meta.")), number(round(metric.value or 0.0, 3))
-        words = f"most where {by} is {one_line(part.value)}: moved {effect} there"
-        if isinstance(other, int | float):
-            words += f", {number(round(float(other), 3))} elsewhere"
-        comparison = label_comparison(part.by, part.value, report.task)
-        line = joined([window, comparison]) if window and comparison else ""
-        places.append(ImagesBehind(words, line))
-    return places[:MAX_PLACES]
 
 
 def _least_alike(report: Report) -> list[ImagesBehind]:

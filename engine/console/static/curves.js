@@ -1,15 +1,13 @@
-// The score of the curves of precision and recall: a slider moves the points, and the numbers beside them.
+// The score of the curves of precision and recall: a slider moves the dots, and the numbers beside them.
 
 const card = document.querySelector("[data-curves]");
 const control = card?.querySelector("[data-curve-score]");
 if (control) {
-  const size = Number(card.dataset.curves);
   const input = control.querySelector("input");
   const output = control.querySelector("output");
-  const lines = [...card.querySelectorAll("[data-points]")];
-  const dots = [...card.querySelectorAll("[data-dot]")];
-  const rows = [...card.querySelectorAll("[data-curve-row]")];
-  const curves = lines.map((line) => JSON.parse(line.dataset.points)); // points are recall, precision, lowest score
+  const dots = card.querySelectorAll("[data-dot]");
+  const rows = [...card.querySelectorAll("[data-points]")];
+  const curves = rows.map((row) => JSON.parse(row.dataset.points)); // points are recall, precision, lowest score, place
   const show = () => {
     const score = Number(input.value);
     output.textContent = score.toFixed(2);
@@ -19,10 +17,10 @@ if (control) {
       const [, recall, precision] = rows[number].cells;
       recall.textContent = chosen ? chosen[0].toFixed(2) : "–";
       precision.textContent = chosen ? chosen[1].toFixed(2) : "–";
-      dots[number].setAttribute("visibility", chosen ? "visible" : "hidden");
+      dots[number].setAttribute("r", chosen ? 4 : 0);
       if (chosen) {
-        dots[number].setAttribute("cx", chosen[0] * size);
-        dots[number].setAttribute("cy", (1 - chosen[1]) * size);
+        dots[number].setAttribute("cx", chosen[3]);
+        dots[number].setAttribute("cy", chosen[4]);
       }
     });
   };

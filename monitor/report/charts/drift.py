@@ -30,18 +30,20 @@ _TOP = 24.0
 """Space above axes for their key."""
 
 
-def signal_charts(report: Report, *, quiet: bool = False) -> list[Chart]:
-    """Draw the values on both sides of the signals that are shown in full, up to `MAX_SIGNALS`.
-
-    Quiet are all other signals that are not constant.
-    """
+def quiet_charts(report: Report) -> list[Chart]:
+    """Draw the values on both sides of the signals that are not shown in full, up to `MAX_SIGNALS`; constant ones are left out."""
     shown = {signal.name for signal in signals_in_full(report)}
     drawn = (
-        signal_chart(readable_signal(signal, report), signal_title(signal.name, report))
+        chart_of(signal, report)
         for signal in sorted_by_effect(report.signals)
-        if (signal.name in shown) != quiet and not (quiet and len(signal.histogram.baseline) < 2)
+        if signal.name not in shown and len(signal.histogram.baseline) > 1
     )
     return list(islice((chart for chart in drawn if chart is not None), MAX_SIGNALS))
+
+
+def chart_of(signal: Signal, report: Report) -> Chart | None:
+    """Draw a signal of a report as people read it; None if a side has no values."""
+    return signal_chart(readable_signal(signal, report), signal_title(signal.name, report))
 
 
 def _shares(signal: Signal) -> Float64Array | None:
@@ -83,7 +85,7 @@ def _steps(edges: Float64Array, percent: Float64Array) -> Axes:
     """Draw histograms (2, C) over each other."""
     low, high = float(edges[0]), float(edges[-1])
     top = float(percent.max())
-    axes = Axes((46.0, _TOP, NARROW - 6, 140.0), (low, high), (0.0, 1.05 * top))
+    axes = Axes((46.0, _TOP, NARROW - 6, 110.0), (low, high), (0.0, 1.05 * top))
     axes.name_x(ticks(low, high))
     axes.name_y(ticks(0.0, top), "% of values")
     for values, style in zip(percent[::-1].tolist(), ("now", "was"), strict=True):

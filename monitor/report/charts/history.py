@@ -150,7 +150,7 @@ def _draw_effects(
         points += [(math.nan, math.nan)] if x in gaps else []
         points.append((x, math.nan if is_few else effect))
         marks.append((x, effect, is_few, is_alarm))
-    axes.line("l0", points)
+    axes.line("l1", points)
     for x, effect, is_few, is_alarm in marks:
         if is_few:
             place = axes.place(x, 0.0 if math.isnan(effect) else effect)
@@ -159,7 +159,7 @@ def _draw_effects(
         if is_alarm and not math.isnan(effect):
             axes.diamond("alarm", x, effect, radius + 1.5)
         elif not is_few and not math.isnan(effect):
-            axes.dot("s0", x, effect, radius)
+            axes.dot("f1", x, effect, radius)
 
 
 def _gaps(windows: Sequence[PastWindow]) -> list[int]:
@@ -197,7 +197,7 @@ def _draw_cells(axes: Axes, levels: Sequence[Sequence[int]]) -> None:
     gap = 0.4 if len(levels[0]) <= _MANY_WINDOWS else 0.0
     x = MARGIN
     for level in range(_TOO_FEW + 1):
-        style, words = ("s0", _LEVELS[level]) if level < _TOO_FEW else ("faint", "too few")
+        style, words = ("f1", _LEVELS[level]) if level < _TOO_FEW else ("faint", "too few")
         opacity = f"{_OPACITIES[level]:.2f}" if level < _TOO_FEW else "1"
         path = "".join(
             f"M {left + gap:.1f} {top + 0.6:.1f} H {right - gap:.1f} V {bottom - 0.6:.1f} H {left + gap:.1f} Z "

@@ -5,11 +5,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from quadriga.engine.console.frame import Frame
-from quadriga.engine.console.pages.reports import (
+from quadriga.engine.console.pages.reports import ReportTargets
+from quadriga.monitor.report.page import (
     MAX_ROWS,
     confusion_rule,
     counted_unit,
     label_table,
+    page_content,
 )
 from quadriga.monitor.report.schema import Confusion, Data, Metric, Report, Window
 from quadriga.store.query.filters.syntax import ReportCells
@@ -30,39 +32,41 @@ def metric(label, value, kind="AP", **parameters):
     return Metric(kind, value, {"iou": "0.50:0.95", **parameters, "label": label})
 
 
-def table_of(metrics, confusion=CONFUSION, kind="evaluation"):
-    report = Report(kind, "OBJECT_DETECTION", Data(Window(n=9)), metrics=metrics, confusion=confusion)  # fmt: skip
-    return label_table(report, REPORT, Frame("", has_store=True).link)
+def report_of(metrics, confusion=CONFUSION, kind="evaluation"):
+    return Report(kind, "OBJECT_DETECTION", Data(Window(n=9)), metrics=metrics, confusion=confusion)  # fmt: skip
 
 
-def cells_of(counted):
-    (line,) = parse_qs(urlsplit(counted.link).query)["q"]
+def cells_of(row, own):
+    targets = ReportTargets(Frame("", has_store=True), report_of([]), REPORT)
+    link = targets.errors(row.label, own, row.lost if own == "truth" else row.wrong)
+    assert link.startswith("/console/inferences?")
+    (line,) = parse_qs(urlsplit(link).query)["q"]
     return QueryRequest(where=line).parse_filter()
 
 
 def test_all_labels_stand_worst_first_with_what_is_counted():
-    table = table_of(
-        [
-            metric(None, 0.7),
-            metric("star", 0.9),
-            metric(HOSTILE, 0.4),
-            metric("star", 0.2, rule="VOC"),  # of another rule
-            metric("ring", None),
-            metric("rare", 0.0),
-        ]
+    table = label_table(
+        report_of(
+            [
+                metric(None, 0.7),
+                metric("star", 0.9),
+                metric(HOSTILE, 0.4),
+                metric("star", 0.2, rule="VOC"),  # of another rule
+                metric("ring", None),
+                metric("rare", 0.0),
+            ]
+        )
     )
     assert [row.metric.value for row in table.rows] == [0.0, 0.4, 0.9, None]
     rare, hostile, star, ring = table.rows
     assert (rare.hits, rare.lost, rare.wrong) == (None, None, None)
-    assert (star.hits, star.lost.count, star.wrong.count) == (8, 2, 3)
-    assert (hostile.hits, hostile.lost.count, hostile.wrong.count) == (5, 4, 2)
-    assert (ring.hits, ring.lost.count, ring.wrong.count) == (0, 0, 1)
-    assert cells_of(star.lost) == ReportCells(REPORT, ("star",), (HOSTILE,))
-    assert cells_of(star.wrong) == ReportCells(REPORT, ("",), ("star",))
-    assert cells_of(hostile.lost) == ReportCells(REPORT, (HOSTILE,), ("",))
-    assert cells_of(hostile.wrong) == ReportCells(REPORT, ("star",), (HOSTILE,))
-    assert star.lost.link.startswith("/console/inferences?")
-    assert ring.lost.link == ""
+    assert (star.hits, star.lost, star.wrong) == (8, {HOSTILE: 2}, {"": 3})
+    assert (hostile.hits, hostile.lost, hostile.wrong) == (5, {"": 4}, {"star": 2})
+    assert (ring.hits, ring.lost, ring.wrong) == (0, {}, {"": 1})
+    assert cells_of(star, "truth") == ReportCells(REPORT, ("star",), (HOSTILE,))
+    assert cells_of(star, "predicted") == ReportCells(REPORT, ("",), ("star",))
+    assert cells_of(hostile, "truth") == ReportCells(REPORT, (HOSTILE,), ("",))
+    assert cells_of(hostile, "predicted") == ReportCells(REPORT, ("star",), (HOSTILE,))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,7 @@ def test_all_labels_stand_worst_first_with_what_is_counted():
     ],
 )
 def test_reports_without_labels_and_with_too_many(metrics, confusion, kind, count):
-    table = table_of(metrics, confusion, kind)
+    table = page_content(report_of(metrics, confusion, kind), lambda *_: None)["labels"]
     assert (table and len(table.rows)) == count
     assert count is None or not table.has_counts
     assert count is None or table.more == max(len(metrics) - MAX_ROWS, 0)
@@ -97,7 +101,7 @@ def test_the_table_says_what_it_counts(confusion, unit):
 
 def test_shares_are_left_out_where_the_matrix_leaves_labels_out():
     cut = Confusion(["star"], [[1]], parameters={"labels": 500})
-    table = table_of([metric("star", 0.5)], cut)
+    table = label_table(report_of([metric("star", 0.5)], cut))
     assert (table.rows[0].hits, table.is_whole) == (1, False)
 
 

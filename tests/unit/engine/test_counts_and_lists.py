@@ -7,8 +7,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from msgspec.structs import replace
 
-from quadriga.engine.console.pages.reports import cell_count, counted_unit
 from quadriga.monitor.report.cells import Cell, save_cells
+from quadriga.monitor.report.page import cell_count, counted_unit
 from quadriga.monitor.report.schema import Confusion, Data, Metric, Window
 from quadriga.store.records.ids import smallest_id_at
 from quadriga.store.records.records import JournaledChange, ModelReference, TruthStatement

@@ -11,15 +11,12 @@ from msgspec.structs import replace
 
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.console.pages.drift_report import (
-    MAX_SHOWN,
-    MAX_WITH_IMAGES,
-    images_behind,
-    images_of_slices,
-    window_filter,
-)
+from quadriga.engine.console.filter_line import window_filter
+from quadriga.engine.console.frame import Frame
+from quadriga.engine.console.pages.drift_report import images_behind
+from quadriga.engine.console.pages.reports import ReportTargets
 from quadriga.monitor.report.charts.drift import signal_chart
-from quadriga.monitor.report.page import render_page
+from quadriga.monitor.report.page import MAX_CHANGES, render_page
 from quadriga.monitor.report.schema import (
     ChangedImage,
     ChangedImages,
@@ -27,7 +24,6 @@ from quadriga.monitor.report.schema import (
     Effect,
     Histogram,
     Level,
-    Metric,
     Signal,
     Slice,
     Unlike,
@@ -154,33 +150,27 @@ def test_both_sides_of_a_spread_are_one_part_of_the_filter():
     )
 
 
-def moved_in(by, value, signal, effect, **parameters):
-    return Slice(by, value, 40, [Metric("wasserstein_iqr", effect, {"signal": signal, **parameters})])  # fmt: skip
+PARTS = [
+    ("meta.camera", 'no"rth', r'NOW & meta.camera="no\"rth"'),
+    ("meta.lane", "5", 'NOW & meta.lane=in:5,"5"'),
+    ("label", "star", "NOW & label=star"),
+    ("day", None, ""),
+    ("day", "2026-11-01", ""),
+]
 
 
-def test_a_change_names_the_slices_where_the_signal_moved_most():
-    signal = numeric("image.blur", 5, 9)
-    slices = [
-        moved_in("meta.camera", 'no"rth', "image.blur", 2.5, other=0.125),
-        moved_in("meta.camera", HOSTILE, "score", 2.0, other=0.1),
-        moved_in("meta.lane", "5", "image.blur", 1.5),
-        moved_in("label", "star", "image.blur", None),
-        moved_in("day", None, "image.blur", 1.0),
-        moved_in("day", "2026-11-01", "image.blur", 1.0),
-    ]
-    report = drift_report(0, signal, slices=slices)
+@pytest.mark.parametrize(("by", "value", "expected"), PARTS)
+def test_a_part_of_the_window_leads_to_its_images(by, value, expected):
+    def line_of(report):
+        link = ReportTargets(Frame("", has_store=True), report, "1-a").part(
+            Slice(by, value, 40, [])
+        )
+        return parse_qs(urlsplit(link).query).get("q", [""])[0]
+
+    report = drift_report(0, numeric("image.blur", 5, 9))
     window = window_filter(report.model, report.data.current).line
-    assert [(place.words, place.line) for place in images_of_slices(signal, report)] == [
-        (
-            'most where camera is no"rth: moved 2.5 there, 0.125 elsewhere',
-            window + r' & meta.camera="no\"rth"',
-        ),
-        ("most where lane is 5: moved 1.5 there", f'{window} & meta.lane=in:5,"5"'),
-        ("most where label is star: moved 0 there", f"{window} & label=star"),
-    ]
-    elsewhere = drift_report(0, signal, slices=slices[:1], data=Data(Window(n=5), Window()))
-    assert [place.line for place in images_of_slices(signal, elsewhere)] == [""]
-    assert images_of_slices(numeric("image.dark", 5, 9), report) == []
+    assert line_of(report).replace(window, "NOW") == expected
+    assert line_of(drift_report(0, data=Data(Window(n=5), Window()))) == ""
 
 
 def test_embeddings_lead_to_the_images_least_like_the_baseline():
@@ -240,8 +230,10 @@ def test_a_report_shows_the_images_of_each_change_that_are_still_there(server):
     for path in (f"/console/reports/{report_id(0)}", f"/console/models/{MODEL}/drift"):
         page = open_page(application, path)
         assert page.status == 200
-        shown = re.findall(r'class="shot [^"]*" href="/console/inferences/([^"]*)"', page.text)
+        shown = re.findall(r'<figure><a href="/console/inferences/([^"]*)"', page.text)
         assert shown == [ids[0], ids[1]]
+        pictures = re.findall(r'<image href="/api/inferences/([^"]*)"', page.text)
+        assert pictures == [f"{id_}/input?w=512" for id_ in shown]
         assert "below 40, the baseline&#39;s 10th percentile" in page.text
         (link,) = re.findall(r'<a href="(/console/inferences\?q=[^"]*brightness[^"]*)"', page.text)
         (line,) = parse_qs(urlsplit(html.unescape(link)).query)["q"]
@@ -251,10 +243,10 @@ def test_a_report_shows_the_images_of_each_change_that_are_still_there(server):
 
 def test_many_changes_are_cut_and_the_table_has_the_others(server):
     application, settings, ids = server
-    signals = [numeric(f"meta.key{number}", 5, 50 + number) for number in range(MAX_SHOWN + 5)]
+    signals = [numeric(f"meta.key{number}", 5, 50 + number) for number in range(MAX_CHANGES + 5)]
     images = [ChangedImages(s.name, [ChangedImage(ids[0], 1.0)], []) for s in signals]
     keep_report(settings, drift_report(0, *signals, changed=images))
     page = open_page(application, f"/console/reports/{report_id(0)}")
-    assert page.text.count('<article class="signal">') == MAX_SHOWN
-    assert page.text.count('class="shot ') == MAX_WITH_IMAGES
-    assert all(f"<code>meta.key{number}</code>" in page.text for number in range(MAX_SHOWN + 5))
+    assert page.text.count('<article class="signal">') == MAX_CHANGES
+    assert page.text.count("<figure>") == MAX_CHANGES
+    assert all(f"<code>meta.key{number}</code>" in page.text for number in range(MAX_CHANGES + 5))

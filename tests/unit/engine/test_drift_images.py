@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from quadriga.engine.console.pages.drift_report import images_behind, window_filter
+from quadriga.engine.console.filter_line import window_filter
+from quadriga.engine.console.pages.drift_report import images_behind
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.stored import compare_stored
 from quadriga.monitor.report.schema import Report

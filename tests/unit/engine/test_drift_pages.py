@@ -12,8 +12,8 @@ import pytest
 
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
+from quadriga.engine.console.filter_line import window_filter
 from quadriga.engine.console.pages.drift import MAX_ROWS, MAX_WINDOWS, make_strip
-from quadriga.engine.console.pages.drift_report import window_filter
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import Data, Metric, Report, ReportedModel, Slice, Window
 from quadriga.monitor.watch.mutes import MuteBody, MuteStore
@@ -212,8 +212,8 @@ def test_a_signal_has_one_name_on_all_pages(server, settings):
     assert in_table["meta.score"] == "meta.score"
     assert "of brightness" in page
     printed = words(render_page(report, lambda _: None))
-    assert "brightness image.brightness ALARM 50 / 20 ks" in printed
-    assert " meta.score ALARM 50 / 21 ks" in printed
+    assert "brightness image.brightness changed 50 20" in printed
+    assert " meta.score changed 50 21" in printed
 
 
 def test_what_could_not_be_judged_says_where_it_moved_and_leads_there(server, settings):
@@ -226,7 +226,7 @@ def test_what_could_not_be_judged_says_where_it_moved_and_leads_there(server, se
     headline = f"which moved, most where camera is {html.escape(HOSTILE)}."
     for path in (PAGE, f"/console/reports/{report_id(0)}"):
         assert headline in open_page(server, path).text
-    (link,) = re.findall(r'<a href="([^"]*)">most where camera is [^<]*: moved 0.6 there, 0.1 elsewhere</a>', open_page(server, f"/console/reports/{report_id(0)}").text)  # fmt: skip
+    (link,) = re.findall(r'<th scope="row"><a href="([^"]*)">meta.camera is [^<]*</a>', open_page(server, f"/console/reports/{report_id(0)}").text)  # fmt: skip
     assert open_page(server, html.unescape(link)).status == 200
 
 

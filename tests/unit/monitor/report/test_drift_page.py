@@ -28,27 +28,36 @@ def test_signals_stand_with_alarms_first(pages):
     assert "Compared: 400 images with 500 of the baseline." in text
     assert "Current 400 Baseline 500 Baseline from 2026-01-31T00:00:00.000Z Baseline to —" in text
     assert "p-value below 0.01" in text
-    assert "signal 29 ALARM ks 2e-09 0.716 (0.100) 500 / 400 500 / 400 0.934 (0.040)" in text
-    values = "0.3 % / 4.7 % share of the label label 17"
-    row = f"label ALARM, low power {values} chi-square 1e-04 0.250 (0.050) 500 / 400 96 / 88"
-    assert row in text
-    assert "embedding low power energy 0.900 2e-05 (5e-04) 500 / 400 90 / 80" in text
-    assert "gone insufficient 0 % / 100 % ks — — 500 / 0 0 / 0" in text
     assert (
-        text.index("label ALARM")
-        < text.index("signal 26 may be chance")
-        < text.index("gone insufficient")
+        "signal 29 changed \N{EN DASH} \N{EN DASH} \N{EN DASH} 0.716 (0.100) 2e-09 ks 0.934 (0.040)"
+        in text
     )
-    assert "gone, insufficient: expected <script>" in text
+    values = "0.3 % 4.7 % \N{EN DASH} 0.250 (0.050) 1e-04 chi-square"
+    assert f"label share of the label label 17 changed low power {values}" in text
+    assert (
+        "as usual low power \N{EN DASH} \N{EN DASH} \N{EN DASH} 2e-05 (5e-04) 0.900 energy" in text
+    )
+    assert (
+        "gone too few \N{EN DASH} \N{EN DASH} 0 % / 100 % — — ks \N{EN DASH} 500 / 0 rows, 0 / 0 independent expected"
+        in text
+    )
+    rows = text.partition(" Rows, before / after ")[2]
+    assert (
+        rows.index("label share")
+        < rows.index("signal 26 moved, may be chance")
+        < rows.index("gone too few")
+    )
 
 
 def test_signals_are_pictured_baseline_beside_current(pages):
-    loud, quiet = charts_of(pages["drift"])
-    assert len(loud) == 5
-    assert all(title.endswith("(alarm)") for title in loud)
+    changed, _, others = pages["drift"].partition(">Signals</h2>")
+    titles = re.findall(r'<svg [^>]*class="chart"[^>]*aria-label="([^".]*)', changed)
+    assert len(titles) == 5
+    assert all(title.endswith("(alarm)") for title in titles)
+    quiet = re.findall(r"<h3>(.*?)</h3>", others)
     assert len(quiet) == 24
     assert "constant" not in quiet
-    assert "The other signals, in pictures" in words(pages["drift"])
+    assert "The signals that did not change, in pictures" in words(pages["drift"])
     assert "24 rarer labels are left out." in words(pages["drift"])
     assert ">$b$ (new)</text>" in pages["drift"]
 
@@ -68,19 +77,10 @@ def test_axes_are_ticked_at_round_numbers(low, high, texts):
     assert [text for _, text in drift.ticks(low, high)] == texts
 
 
-def charts_of(html):
-    """Return the titles of the charts of signals with an alarm, and of all others."""
-    parts = (
-        html.partition(f'id="{name}"')[2].partition("</section>")[0]
-        for name in ("pictures", "signals")
-    )
-    return [re.findall(r"<h3>(.*?)</h3>", part) for part in parts]
-
-
 def test_what_moved_stands_with_the_effect_elsewhere(pages):
     text = words(pages["watched"])
-    assert "meta.camera_id camera è 40 signal 3 1.250 0.040 1e-07" in text
-    assert re.search(r"meta\.camera_id camera è 40 <script>\S+ long 0\.300 — 0\.010", text)
+    assert "meta.camera_id is camera è signal 3 40 1.250 0.040 1e-07" in text
+    assert re.search(r"meta\.camera_id is camera è <script>\S+ long 40 0\.300 — 0\.010", text)
 
 
 def test_estimates_stand_with_when_they_hold(pages):
@@ -100,16 +100,16 @@ def test_windows_over_time_are_pictured_and_their_alarms_listed(pages):
         "2026-01-04T08:00:00.000Z 2026-01-04T09:00:00.000Z 400 signal 1, signal 2, signal 3, label,"
         in text
     )
-    over_time = pages["watched"].partition('id="over-time"')[2].partition("</section>")[0]
+    over_time = pages["watched"].partition(">Over time</h2>")[2].partition("</section>")[0]
     titles = re.findall(r"<h3>(.*?)</h3>", over_time)
     assert titles[:2] + titles[6:] == ["signal 3", "label", "Adjusted p-values over time"]
 
 
 def test_images_unlike_the_baseline_stand_beside_their_neighbours(pages):
-    shown = pages["watched"].partition('<h2 id="unlike">')[2]
+    shown = pages["watched"].partition(">Least like the baseline</h2>")[2]
     assert shown.count('class="beside"') == 3
     assert shown.count("data:image/jpeg") == 5
-    text = words(shown.partition('unlike">\n')[2].partition("</div>\n</section>")[0])
+    text = words("<section><header>" + shown.partition("</section>")[0] + "</section>")
     order = [
         "Semantic score 1e-04",
         "Inference 201",

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
-from quadriga.monitor.report.gallery import MAX_IMAGES, MAX_UNLIKE, unlike_cards, worst_cards
+from quadriga.monitor.report.gallery import (
+    MAX_IMAGES,
+    MAX_UNLIKE,
+    embedded_pictures,
+    unlike_cards,
+    worst_cards,
+)
 from quadriga.monitor.report.schema import Data, Neighbour, Report, Unlike, Window, Worst
 from tests.reports import raw
 
@@ -18,7 +24,8 @@ from tests.reports import raw
 def of(worst, files=None):
     files = {} if files is None else files
     return worst_cards(
-        Report("evaluation", "OBJECT_DETECTION", Data(Window()), worst=worst), files.get
+        Report("evaluation", "OBJECT_DETECTION", Data(Window()), worst=worst),
+        embedded_pictures(files.get),
     )
 
 
@@ -114,7 +121,9 @@ def test_names_stand_as_far_as_they_have_room(predictions, truths, expected):
 def test_small_pictures_have_names_in_larger_letters():
     image = Unlike("7", 0.5, predictions=raw([BOX | {"score": 0.9}]), width=200, height=100,
                    nearest=[Neighbour("8", 0.25, predictions=raw([BOX | {"score": 0.9}]), width=200, height=100)])  # fmt: skip
-    ((large, small),) = unlike_cards(Report("drift", "", Data(Window()), unlike=[image]), {}.get)
+    ((large, small),) = unlike_cards(
+        Report("drift", "", Data(Window()), unlike=[image]), embedded_pictures({}.get)
+    )
     assert names(large) == names(small) == ["car 0.90"]
     assert (large.letter_height, small.letter_height) == (200 / 26, 200 / 16)
 
@@ -263,7 +272,7 @@ def test_what_is_unlike_stands_with_the_nearest_three_in_smaller_pictures():
     near = [Neighbour(str(at), at / 8, "a", predictions=raw([BOX])) for at in range(9)]
     images = [Unlike("7", 0.5, "a", nearest=near)] * (MAX_UNLIKE + 1)
     report = Report("drift", "OBJECT_DETECTION", Data(Window()), unlike=images)
-    rows = unlike_cards(report, {"a": png(960, 480)}.get)
+    rows = unlike_cards(report, embedded_pictures({"a": png(960, 480)}.get))
     assert len(rows) == MAX_UNLIKE
     assert [image_card.inference_id for image_card in rows[0]] == ["7", "0", "1", "2"]
     assert [image_card.reasons for image_card in rows[0][:2]] == [
@@ -276,6 +285,8 @@ def test_what_is_unlike_stands_with_the_nearest_three_in_smaller_pictures():
 
 def test_neighbours_that_are_not_kept_say_so():
     images = [Unlike("7", 0.5, nearest=[Neighbour("8", 0.25, predictions=raw({"broken": 1}))])]
-    ((image_card, near),) = unlike_cards(Report("drift", "", Data(Window()), unlike=images), {}.get)
+    ((image_card, near),) = unlike_cards(
+        Report("drift", "", Data(Window()), unlike=images), embedded_pictures({}.get)
+    )
     assert image_card.notes == ["The image is not kept."]
     assert near.notes == ["The image is not kept.", "Predictions or truth cannot be read."]

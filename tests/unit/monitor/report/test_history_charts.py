@@ -15,7 +15,7 @@ from quadriga.monitor.report.schema import Data, PastSignal, PastWindow, Report,
 from tests.drift_reports import watched
 from tests.reports import HOSTILE
 
-LINE = re.compile(r'<path d="([^"]*)" class="l0"')
+LINE = re.compile(r'<path d="([^"]*)" class="l1"')
 
 
 def past(at, **signals):

@@ -31,7 +31,7 @@ from quadriga.monitor.evaluation.state import (
     merge_states,
     nonzero_counts,
 )
-from quadriga.monitor.executors import LocalExecutor, OnProgress, ShardExecutor
+from quadriga.monitor.executors import MapShards, OnProgress, map_here
 from quadriga.monitor.report.cells import Cell, cells_of
 from quadriga.monitor.report.schema import Report, ReportedModel, Window, provenance, reported_model
 from quadriga.quoting import quoted
@@ -301,7 +301,7 @@ def evaluate_stored(
     parameters: EvaluationParameters,
     on_progress: OnProgress = lambda *_: None,
     shards_directory: Path | None = None,
-    executor: ShardExecutor | None = None,
+    map_shards: MapShards | None = None,
     *,
     on_cells: Callable[[list[Cell]], None] = lambda _: None,
 ) -> Report:
@@ -312,7 +312,7 @@ def evaluate_stored(
         parameters: What to evaluate; checked.
         on_progress: See `OnProgress`.
         shards_directory: Where to save finished shards, so that the same evaluation, started again, resumes.
-        executor: Reads the shards; None: this process.
+        map_shards: Reads the shards; None: in this process.
         on_cells: Called with the inferences of each cell of the confusion matrix, if there is one.
 
     Raises:
@@ -321,18 +321,18 @@ def evaluate_stored(
     """
     started = time.monotonic()
     on_progress(0, None)
-    cache = _ShardCache(shards_directory)
-    selection = cache.get("selection", EvaluationSelection)
+    shards = _Shards(shards_directory, map_shards or map_here(reader), on_progress)
+    selection = shards.saved("selection", EvaluationSelection)
     if selection is None:
         selection = select_inferences(reader, parameters)
-        cache.put("selection", selection)
-    executor = executor or LocalExecutor(reader)
-    shards = _ShardReader(
-        selection, len(parameters.compare), cache, executor=executor, on_progress=on_progress
-    )
+        shards.save("selection", selection)
+    images = sum(len(part.ids) for part in selection.parts)
+    shards.total = images * (1 + len(parameters.compare))
     task = selection.task
-    evaluator = load_evaluator(task, parameters.metrics)
-    own_shards = shards.read("whole", partial(read_shard, parameters, task), selection.parts)
+    evaluator = load_evaluator(task, parameters)
+    own_shards = shards.read(
+        "whole", partial(read_shard, parameters, task), selection.parts, images
+    )
     unreadable = next((shard.unreadable for shard in own_shards if shard.unreadable), "")
     model, state = _merged(own_shards, parameters)
     if unreadable and not state.ids:
@@ -340,7 +340,7 @@ def evaluate_stored(
     other_models, pooled = [], _pooled_warnings(own_shards)
     for index, other_model in enumerate(parameters.compare):
         read_other = partial(read_other_model, other_model, task, selection.newest)
-        other_shards = shards.read(f"other-{index:02d}", read_other, shared_images(state))
+        other_shards = shards.read(f"other-{index:02d}", read_other, shared_images(state), images)
         other_models.append(_merged(other_shards, other_model))
         pooled += _pooled_warnings(other_shards, f"{other_model.model}: ")
     report = evaluate_state(
@@ -349,7 +349,7 @@ def evaluate_stored(
         task=task,
         model=model,
         window=_window(selection, parameters.where),
-        options=EvaluationOptions(parameters.resamples, parameters.seed, parameters.metrics),
+        options=EvaluationOptions(parameters.resamples, parameters.seed, parameters),
         other_models=other_models,
         check_cancelled=lambda: on_progress(shards.total, shards.total),
         on_pairs=lambda counted, pairs: on_cells(cells_of(counted.labels, counted.ids, pairs)),
@@ -365,15 +365,19 @@ def evaluate_stored(
     )
 
 
-class _ShardCache:
-    """Finished shards, each in a file, where there is a directory for them."""
+class _Shards:
+    """Shards of an evaluation, read one after the other; finished ones are saved where there is a directory for them."""
 
-    def __init__(self, directory: Path | None) -> None:
-        self._directory = directory
+    def __init__(
+        self, directory: Path | None, map_shards: MapShards, on_progress: OnProgress
+    ) -> None:
+        self._directory, self._map_shards, self._on_progress = directory, map_shards, on_progress
+        self._finished = self.total = 0
+        """Number of images that were read, and of all images, once for each model."""
         if directory is not None:
             directory.mkdir(exist_ok=True)
 
-    def get(self, name: str, type_: type[_Saved]) -> _Saved | None:
+    def saved(self, name: str, type_: type[_Saved]) -> _Saved | None:
         """Return what is saved under a name."""
         if self._directory is not None:
             path = self._directory / f"{name}.msgpack"
@@ -382,50 +386,30 @@ class _ShardCache:
                 return msgspec.msgpack.decode(path.read_bytes(), type=type_)
         return None
 
-    def put(self, name: str, value: EvaluationSelection | EvaluationShard) -> None:
+    def save(self, name: str, value: EvaluationSelection | EvaluationShard) -> None:
         """Save a selection or a shard under a name."""
         if self._directory is not None:
             write_atomically(self._directory / f"{name}.msgpack", msgspec.msgpack.encode(value))
 
-
-class _ShardReader:
-    """Reads shard by shard, and saves those that are finished."""
-
-    def __init__(
-        self,
-        selection: EvaluationSelection,
-        other_models: int,
-        cache: _ShardCache,
-        executor: ShardExecutor,
-        on_progress: OnProgress,
-    ) -> None:
-        self._cache, self._executor, self._on_progress = cache, executor, on_progress
-        self._images = sum(len(shard.ids) for shard in selection.parts)
-        self.total = self._images * (1 + other_models)
-        self._finished = 0
-
     def read(
         self,
         name: str,
-        read: Callable[[InferenceReader, _Item], EvaluationShard],
-        items: Sequence[_Item],
+        read: Callable[[InferenceReader, Any], EvaluationShard],
+        items: Sequence[Any],
+        images: int,
     ) -> list[EvaluationShard]:
-        """Read the shards that are not saved yet, and report progress."""
+        """Read the shards of a model that are not saved yet, of so many images at most, and report progress."""
         names = [f"{name}-{index:06d}" for index in range(len(items))]
-        shards = {
-            shard_name: shard
-            for shard_name in names
-            if (shard := self._cache.get(shard_name, EvaluationShard)) is not None
-        }
-        missing = [index for index, shard_name in enumerate(names) if shard_name not in shards]
-        new_shards = self._executor.map(read, [items[index] for index in missing])
-        for index, shard in zip(missing, new_shards, strict=True):
+        shards = {name: self.saved(name, EvaluationShard) for name in names}
+        missing = [index for index, name in enumerate(names) if shards[name] is None]
+        finished = len(items) - len(missing)
+        new_shards = self._map_shards(read, [items[index] for index in missing])
+        for count, (index, shard) in enumerate(zip(missing, new_shards, strict=True), finished + 1):
             shards[names[index]] = shard
-            self._cache.put(names[index], shard)
-            images = min(len(shards) * SHARD_SIZE, self._images)
-            self._on_progress(self._finished + images, self.total)
-        self._finished += self._images
-        return [shards[shard_name] for shard_name in names]
+            self.save(names[index], shard)
+            self._on_progress(self._finished + min(count * SHARD_SIZE, images), self.total)
+        self._finished += images
+        return [shard for shard in shards.values() if shard is not None]
 
 
 def _merged(

@@ -121,7 +121,7 @@ def test_the_example_of_the_document_is_a_schedule(client):
     assert client.put(path, content=parameters).status_code == 200
 
 
-NO_OBJECT = "expected the body to be a JSON object with every, window, version, where, by, top_k, "
+NO_OBJECT = "expected the body to be a JSON object with every, window, version, where, by, metric, "
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_windows_are_evaluated_with_the_chosen_thresholds(client, jobs, schedule
     (parameters,) = (jobs.read(job_id).parameters for job_id in jobs.ids())
     assert {name: parameters[name] for name in chosen} == chosen
     by_hand = decode_parameters(json.dumps({"model": "one", **chosen}).encode())
-    assert msgspec.convert(parameters, EvaluationParameters).metrics == by_hand.metrics
+    assert msgspec.convert(parameters, EvaluationParameters).chosen == by_hand.chosen
 
 
 def test_other_thresholds_start_a_new_series(schedules, jobs):

@@ -16,7 +16,6 @@ from quadriga.monitor.evaluation.metric_settings import (
     MetricSettings,
     check_applicable,
 )
-from quadriga.monitor.evaluation.slicing import slice_values
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
@@ -24,6 +23,7 @@ from quadriga.monitor.evaluation.state import (
     LabelNumbers,
     Table,
     nonzero_counts,
+    slice_values,
 )
 from quadriga.monitor.report.cells import PairedLabels
 from quadriga.monitor.report.schema import Confusion, Metric
@@ -179,7 +179,7 @@ def build_state(
 ) -> EvaluationState:
     """Turn a shard of images into a state; images without ground truth are counted as excluded.
 
-    `by` lists the keys to slice by; see `quadriga.monitor.evaluation.slicing`.
+    `by` lists the keys to slice by; see `quadriga.monitor.evaluation.state.slice_values`.
 
     Raises:
         EvaluationError: Predictions or annotations do not fit the task, or an image has an impossible size.

@@ -7,7 +7,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from quadriga.monitor.evaluation.metric_settings import MetricSettings, check_settings
-from quadriga.monitor.evaluation.slicing import slice_values
+from quadriga.monitor.evaluation.state import slice_values
 from quadriga.monitor.report.schema import Metric
 from quadriga.quoting import quoted
 from quadriga.store.jobs.jobs import EndWebhook

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from quadriga.monitor.evaluation.intervals import MIN_UNITS
 from quadriga.monitor.evaluation.limits import (
-    Reference,
     find_metric,
     has_interval,
     judge,
@@ -399,10 +398,8 @@ def _judged(
         metric = followed_metric(report, window.metric, reference)
     except EvaluationError as error:
         return _entry(report.id, window, n=n, status="error", reason=str(error))
-    compared = Reference(at_least=window.at_least)
-    if reference is not None:
-        compared = compared._replace(metric=reference.metric, report=reference.report)
-    verdict = judge(metric, n, window.min_images, compared)
+    before = None if reference is None else (reference.metric, reference.report)
+    verdict = judge(metric, n, window.min_images, before=before, at_least=window.at_least)
     if is_first and verdict.status != "insufficient":
         watch.first = ReferenceMetric(report.id, report.task, metric)
         watch.first_start = window.start

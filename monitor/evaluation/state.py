@@ -6,6 +6,7 @@ the images were divided into shards, the same state results, bit for bit.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
 
@@ -13,10 +14,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.monitor.array_packing import pack, unpack
 from quadriga.monitor.evaluation.arrays import concat_tables
-from quadriga.quoting import listed
-from quadriga.store.records.errors import QueryError
+from quadriga.monitor.report.schema import TIME_SLICES
+from quadriga.quoting import listed, quoted
+from quadriga.store.query.filters.comparisons import ComparisonParser
+from quadriga.store.query.filters.forms import parse_text
+from quadriga.store.query.filters.syntax import Compare
+from quadriga.store.records.errors import MetadataError, QueryError
+from quadriga.store.records.metadata import Scalar, flatten
+from quadriga.store.records.records import json_text
 from quadriga.tasks.arrays import Int64Array
 from quadriga.tasks.predictions import MAX_COORDINATE
 
@@ -68,6 +74,51 @@ class EvaluatedImage(msgspec.Struct, frozen=True):
     """RFC 3339, UTC."""
     image: str | None = None
     """Hash or path of the image, by which images of two models are matched; None for the id."""
+
+
+def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:
+    """Return the value that each image is sliced by; None where it has none.
+
+    `by` is `meta.<path>` of the metadata, whose values are as in a filter, or `hour`, `day` or `month` of the time in UTC.
+
+    Raises:
+        EvaluationError: `by` is none of these, or the metadata of an image cannot be searched.
+    """
+    if by in TIME_SLICES:
+        characters = TIME_SLICES[by]
+        return [
+            None if image.created_at is None else image.created_at[characters] for image in images
+        ]
+    path = by.removeprefix("meta.")
+    if path == by or not path:
+        raise EvaluationError(
+            f"expected meta.<path>, {', '.join(TIME_SLICES)} to slice by, got {quoted(by, 80)}"
+        )
+    return [_value(image, path) for image in images]
+
+
+def _value(image: EvaluatedImage, path: str) -> str | None:
+    try:
+        value = flatten(image.metadata).get(path)
+    except MetadataError as error:
+        raise EvaluationError(f"image {image.id!r}: {error}") from error
+    return None if value is None else _operand(value)
+
+
+@lru_cache(1 << 12, typed=True)
+def _operand(value: Scalar) -> str:
+    """Return the text that `meta.<path>=` finds exactly this value with: 1.0 as 1, text that reads as another value in quotes."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 63:
+        return str(int(value))
+    if not isinstance(value, str):
+        return json_text(value)
+    try:
+        is_plain = parse_text(f"meta.x={value}", ComparisonParser(0)) == Compare(
+            "meta.x", "eq", value
+        )
+    except QueryError:
+        is_plain = False
+    return value if value and is_plain else json_text(value)
 
 
 def nonzero_counts(**counts: int) -> dict[str, int]:
@@ -190,21 +241,3 @@ def with_one_label(state: EvaluationState) -> tuple[EvaluationState, str]:
         if ids
     ]
     return single._replace(excluded=state.excluded | excluded), ", ".join(texts)
-
-
-def encode_state(state: EvaluationState) -> bytes:
-    """Encode a state as MessagePack of names and of the arrays' own bytes."""
-    return pack(state)
-
-
-def decode_state(data: bytes) -> EvaluationState:
-    """Decode a state, as `encode_state` encoded it, bit for bit; its arrays cannot be written to.
-
-    Raises:
-        EvaluationError: The bytes are not an encoded state.
-    """
-    try:
-        state: EvaluationState = unpack(data, EvaluationState)
-    except ValueError as error:
-        raise EvaluationError(f"expected a saved state, got: {error}") from error
-    return state

@@ -1,9 +1,10 @@
-"""Evaluation of stored inferences, in shards that are saved: an evaluation that was ended resumes where it was.
+"""Evaluation of stored inferences, and its job. Shards are saved: an evaluation that was ended resumes where it was.
 
 Images are selected once by a filter, then read in shards, in any order. Another model is read where it answered the same
 images, whenever that was: its newest prediction for each, against the ground truth of the first model's newest.
 """
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from quadriga.monitor.array_packing import pack, unpack
 from quadriga.monitor.evaluation.evaluators import build_state, find_unreadable, load_evaluator
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, OtherModel
 from quadriga.monitor.evaluation.reporting import (
@@ -21,25 +23,27 @@ from quadriga.monitor.evaluation.reporting import (
     evaluate_state,
     with_image_items,
 )
+from quadriga.monitor.evaluation.schedules import record_failure, record_window
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
     EvaluationState,
     NoInferencesError,
-    decode_state,
-    encode_state,
     merge_states,
     nonzero_counts,
 )
 from quadriga.monitor.executors import MapShards, OnProgress, map_here
-from quadriga.monitor.report.cells import Cell, cells_of
+from quadriga.monitor.model_files import team_folder
+from quadriga.monitor.report.cells import Cell, cells_of, save_cells
+from quadriga.monitor.report.saved import save_report
 from quadriga.monitor.report.schema import Report, ReportedModel, Window, provenance, reported_model
 from quadriga.quoting import quoted
+from quadriga.store.jobs.runner import JobRun
 from quadriga.store.query.columns import ground_truths, other_truths, read_inferences
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.disk import write_atomically
-from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.records.errors import NotReadyError, QueryTimeoutError, StoreError
 from quadriga.store.records.ids import time_ms
 from quadriga.store.records.records import REJECTED, ModelReference, StoredInference, timestamp_text
 
@@ -71,10 +75,11 @@ class EvaluationSelection(msgspec.Struct, frozen=True):
 class EvaluationShard(msgspec.Struct, frozen=True):
     """A shard that was read."""
 
-    state: bytes
-    """Encoded state; see `quadriga.monitor.evaluation.state.encode_state`."""
+    state: EvaluationState
     models: list[ModelReference]
     """Models that answered."""
+    model_counts: list[int]
+    """Number of images of the state that each of `models` answered."""
     unreadable: str = ""
     """Error of the first image that was left out as unreadable."""
     answered: int = 0
@@ -83,8 +88,6 @@ class EvaluationShard(msgspec.Struct, frozen=True):
     """Number of images that have only ground truth of another task, by that task."""
     other_models: dict[str, int] = {}
     """Number of images that have only ground truth of another model, by that model."""
-    model_counts: list[int] = []
-    """Number of images of the state that each of `models` answered; empty in a shard of version 0.2 or earlier."""
 
 
 def select_inferences(
@@ -278,9 +281,7 @@ def _shard(
     counts = dict.fromkeys((record.model for record in answered), 0)
     for record in answered:
         counts[record.model] += record.id in evaluated
-    return EvaluationShard(
-        encode_state(state), [*counts], unreadable, model_counts=[*counts.values()]
-    )
+    return EvaluationShard(state, [*counts], [*counts.values()], unreadable)
 
 
 def _of_model(name: str, version: str | None) -> dict[str, Any]:
@@ -365,6 +366,47 @@ def evaluate_stored(
     )
 
 
+def run_evaluation(run: JobRun) -> str:
+    """Evaluate stored inferences; the report has the id of the job.
+
+    Raises:
+        StoreError: No inferences match, or they are of several tasks.
+    """
+    parameters = msgspec.convert(run.job.parameters, EvaluationParameters)
+    shards = run.directory / "shards"
+    if shards.is_dir():
+        run.log("continuing with the shards that were read before")
+    is_read = False
+
+    def report_progress(done: int, total: int | None) -> None:
+        nonlocal is_read
+        if done == total and not is_read:
+            is_read = True
+            run.log(f"{total} inferences read; computing metrics")
+        run.report_reading(done, total)
+
+    history_directory = team_folder(run.directory.parent.parent / "evaluation", run.job.team)
+    try:
+        report = evaluate_stored(
+            run.inferences,
+            parameters,
+            report_progress,
+            shards_directory=shards,
+            on_cells=partial(save_cells, run.directory),
+        )
+    except StoreError as error:
+        if parameters.schedule is not None:
+            record_failure(history_directory, run.job, error)
+        raise StoreError(str(error)) from error
+    report = msgspec.structs.replace(report, id=run.job.id)
+    file_name = save_report(run, report)
+    shutil.rmtree(shards)
+    if parameters.schedule is not None:
+        record_window(history_directory, report, parameters.model, parameters.schedule)
+    run.log(f"{report.data.current.n} images evaluated")
+    return file_name
+
+
 class _Shards:
     """Shards of an evaluation, read one after the other; finished ones are saved where there is a directory for them."""
 
@@ -381,15 +423,16 @@ class _Shards:
         """Return what is saved under a name."""
         if self._directory is not None:
             path = self._directory / f"{name}.msgpack"
-            # The file may be damaged if power was lost while it was written.
-            with suppress(FileNotFoundError, msgspec.MsgspecError):
-                return msgspec.msgpack.decode(path.read_bytes(), type=type_)
+            # The file may be damaged if power was lost while it was written, or be of another release.
+            with suppress(FileNotFoundError, ValueError):
+                found: _Saved = unpack(path.read_bytes(), type_)
+                return found
         return None
 
     def save(self, name: str, value: EvaluationSelection | EvaluationShard) -> None:
         """Save a selection or a shard under a name."""
         if self._directory is not None:
-            write_atomically(self._directory / f"{name}.msgpack", msgspec.msgpack.encode(value))
+            write_atomically(self._directory / f"{name}.msgpack", pack(value))
 
     def read(
         self,
@@ -417,7 +460,7 @@ def _merged(
 ) -> tuple[ReportedModel, EvaluationState]:
     """Merge the states of shards; the model is named by all of its versions that answered."""
     models = [model for shard in shards for model in shard.models]
-    state = merge_states(decode_state(shard.state) for shard in shards)
+    state = merge_states(shard.state for shard in shards)
     model = reported_model(parameters.model, parameters.version, models)
     return msgspec.structs.replace(model, is_pooled=len(_counts_by_model(shards)) > 1), state
 
@@ -426,7 +469,7 @@ def _counts_by_model(shards: Sequence[EvaluationShard]) -> Counter[ModelReferenc
     """Return how many of the images that count each version and file of a model answered."""
     counts: Counter[ModelReference] = Counter()
     for shard in shards:
-        counts.update(dict(zip(shard.models, shard.model_counts, strict=False)))
+        counts.update(dict(zip(shard.models, shard.model_counts, strict=True)))
     return +counts
 
 

@@ -13,13 +13,13 @@ from quadriga.monitor.evaluation.item_tables import ItemTable
 from quadriga.monitor.evaluation.objects.detection import box_tables
 from quadriga.monitor.evaluation.pixels.instances import mask_tables
 from quadriga.monitor.evaluation.pixels.run_lengths import masks_from_segmentations
-from quadriga.monitor.evaluation.slicing import slice_values
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
     EvaluationState,
     Table,
     nonzero_counts,
+    slice_values,
 )
 from quadriga.store.exchange.coco import (
     CocoAnnotation,

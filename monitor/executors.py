@@ -8,10 +8,5 @@ from quadriga.store.query.inferences import InferenceReader
 OnProgress = Callable[[int, int | None], None]
 """Called at every step with the number of images read, and of all images, if known; may raise to cancel the work."""
 
-MapShards = Callable[[Callable[[InferenceReader, Any], Any], Sequence[Any]], Iterator[Any]]
-"""Calls a function with a reader and each item, and yields the shards in the order of the items."""
-
-
-def map_here(reader: InferenceReader) -> MapShards:
-    """Return what reads one shard after the other, in this process."""
-    return lambda read, items: (read(reader, item) for item in items)
+MapShards = Callable[[Callable[[InferenceReader, Any], Any], Sequence[Any]], Iterator[Any]] | None
+"""Calls a function with a reader and each item, and yields the shards in the order of the items; None: in this process."""

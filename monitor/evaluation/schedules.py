@@ -46,7 +46,6 @@ from quadriga.monitor.watch.schedules import (
     check_schedule,
 )
 from quadriga.monitor.watch.webhooks import Webhook
-from quadriga.store.jobs.jobs import Job
 from quadriga.store.query.request import decode_body
 from quadriga.store.records.errors import DamagedError, NotFoundError, QueryError
 from quadriga.store.records.records import timestamp_text
@@ -329,21 +328,20 @@ def record_window(directory: Path, report: Report, model: str, window: Scheduled
     write_model_file(path, watch)
 
 
-def record_failure(directory: Path, job: Job, error: Exception) -> None:
+def record_failure(
+    directory: Path, report_id: str, model: str, window: ScheduledWindow, error: Exception
+) -> None:
     """Record that a window could not be evaluated.
 
     Raises:
         OSError: The file could not be written.
     """
-    parameters = msgspec.convert(job.parameters, EvaluationParameters)
-    if parameters.schedule is None:
-        return
     is_empty = isinstance(error, NoInferencesError)
     status: Literal["insufficient", "error"] = "insufficient" if is_empty else "error"
-    entry = _entry(job.id, parameters.schedule, status=status, reason=str(error))
+    entry = _entry(report_id, window, status=status, reason=str(error))
     if not is_empty:
-        _log.warning("evaluation of %s from %s: %s", parameters.model, entry.start, error)
-    _history_file(directory, parameters.model).append(entry)
+        _log.warning("evaluation of %s from %s: %s", model, entry.start, error)
+    _history_file(directory, model).append(entry)
 
 
 def read_history(

@@ -32,7 +32,7 @@ from quadriga.monitor.evaluation.state import (
     merge_states,
     nonzero_counts,
 )
-from quadriga.monitor.executors import MapShards, OnProgress, map_here
+from quadriga.monitor.executors import MapShards, OnProgress
 from quadriga.monitor.model_files import team_folder
 from quadriga.monitor.report.cells import Cell, cells_of, save_cells
 from quadriga.monitor.report.saved import save_report
@@ -302,7 +302,7 @@ def evaluate_stored(
     parameters: EvaluationParameters,
     on_progress: OnProgress = lambda *_: None,
     shards_directory: Path | None = None,
-    map_shards: MapShards | None = None,
+    map_shards: MapShards = None,
     *,
     on_cells: Callable[[list[Cell]], None] = lambda _: None,
 ) -> Report:
@@ -313,7 +313,7 @@ def evaluate_stored(
         parameters: What to evaluate; checked.
         on_progress: See `OnProgress`.
         shards_directory: Where to save finished shards, so that the same evaluation, started again, resumes.
-        map_shards: Reads the shards; None: in this process.
+        map_shards: Reads the shards; see `MapShards`.
         on_cells: Called with the inferences of each cell of the confusion matrix, if there is one.
 
     Raises:
@@ -322,7 +322,7 @@ def evaluate_stored(
     """
     started = time.monotonic()
     on_progress(0, None)
-    shards = _Shards(shards_directory, map_shards or map_here(reader), on_progress)
+    shards = _Shards(reader, shards_directory, map_shards, on_progress)
     selection = shards.saved("selection", EvaluationSelection)
     if selection is None:
         selection = select_inferences(reader, parameters)
@@ -373,6 +373,7 @@ def run_evaluation(run: JobRun) -> str:
         StoreError: No inferences match, or they are of several tasks.
     """
     parameters = msgspec.convert(run.job.parameters, EvaluationParameters)
+    window = parameters.schedule
     shards = run.directory / "shards"
     if shards.is_dir():
         run.log("continuing with the shards that were read before")
@@ -395,14 +396,14 @@ def run_evaluation(run: JobRun) -> str:
             on_cells=partial(save_cells, run.directory),
         )
     except StoreError as error:
-        if parameters.schedule is not None:
-            record_failure(history_directory, run.job, error)
+        if window is not None:
+            record_failure(history_directory, run.job.id, parameters.model, window, error)
         raise StoreError(str(error)) from error
     report = msgspec.structs.replace(report, id=run.job.id)
     file_name = save_report(run, report)
     shutil.rmtree(shards)
-    if parameters.schedule is not None:
-        record_window(history_directory, report, parameters.model, parameters.schedule)
+    if window is not None:
+        record_window(history_directory, report, parameters.model, window)
     run.log(f"{report.data.current.n} images evaluated")
     return file_name
 
@@ -411,9 +412,14 @@ class _Shards:
     """Shards of an evaluation, read one after the other; finished ones are saved where there is a directory for them."""
 
     def __init__(
-        self, directory: Path | None, map_shards: MapShards, on_progress: OnProgress
+        self,
+        reader: InferenceReader,
+        directory: Path | None,
+        map_shards: MapShards,
+        on_progress: OnProgress,
     ) -> None:
-        self._directory, self._map_shards, self._on_progress = directory, map_shards, on_progress
+        self._reader, self._directory = reader, directory
+        self._map_shards, self._on_progress = map_shards, on_progress
         self._finished = self.total = 0
         """Number of images that were read, and of all images, once for each model."""
         if directory is not None:
@@ -446,7 +452,11 @@ class _Shards:
         shards = {name: self.saved(name, EvaluationShard) for name in names}
         missing = [index for index, name in enumerate(names) if shards[name] is None]
         finished = len(items) - len(missing)
-        new_shards = self._map_shards(read, [items[index] for index in missing])
+        unread = [items[index] for index in missing]
+        map_shards = self._map_shards
+        new_shards = (
+            map_shards(read, unread) if map_shards else map(partial(read, self._reader), unread)
+        )
         for count, (index, shard) in enumerate(zip(missing, new_shards, strict=True), finished + 1):
             shards[names[index]] = shard
             self.save(names[index], shard)

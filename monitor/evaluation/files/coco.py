@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 
 from quadriga.monitor.evaluation.arrays import concat_tables, index_within_runs
-from quadriga.monitor.evaluation.item_tables import ItemTable
 from quadriga.monitor.evaluation.objects.detection import box_tables
 from quadriga.monitor.evaluation.pixels.instances import mask_tables
 from quadriga.monitor.evaluation.pixels.run_lengths import masks_from_segmentations
@@ -17,6 +16,7 @@ from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
     EvaluationState,
+    ItemTable,
     Table,
     nonzero_counts,
     slice_values,
@@ -78,12 +78,10 @@ def coco_state(
     image_at = _numbered([image.id for image in images], f"{truth.name}: images: id")
     label_at = _numbered(category_ids, f"{truth.name}: categories: id")
     _numbered(labels, f"{truth.name}: categories: name")
-    prediction_table = _table(predictions.name, results, image_at, label_at)
+    prediction_table = _table(predictions.name, results, image_at, label_at, are_listed=True)
     annotation_table = _table(
         f"{truth.name}: annotations", instances.annotations, image_at, label_at
     )
-    if len(prediction_table.rows) < len(results):
-        _check_listed(predictions.name, results, image_at, label_at)
     sides = [(image.width or 0, image.height or 0) for image in images]
     sizes = np.array(sides, np.int64).reshape(-1, 2)
     ids = [str(image.id) for image in images]
@@ -124,33 +122,31 @@ def _table(
     rows: Sequence[CocoAnnotation | CocoResult],
     images: Mapping[ImageId, int],
     labels: Mapping[ImageId, int],
+    *,
+    are_listed: bool = False,
 ) -> ItemTable:
-    """Build a table of annotations or results, sorted by image, without those of unlisted images and categories."""
+    """Build a table of annotations or results, sorted by image, without those of unlisted images and categories.
+
+    If all have to be listed, the first that is not raises an `EvaluationError`.
+    """
     count = len(rows)
     image = np.fromiter((images.get(row.image_id, -1) for row in rows), np.int64, count)
     label = np.fromiter((labels.get(row.category_id, -1) for row in rows), np.int64, count)
+    is_listed = (image >= 0) & (label >= 0)
+    if are_listed and not is_listed.all():
+        index = int(np.argmin(is_listed))
+        key, place = ("category_id", "categories") if image[index] >= 0 else ("image_id", "images")
+        raise EvaluationError(
+            f"{name}[{index}]: expected {key} to be one of the {place}, got {getattr(rows[index], key)!r}"
+        )
     order = np.argsort(image, kind="stable")
-    order = order[(image[order] >= 0) & (label[order] >= 0)]
+    order = order[is_listed[order]]
     image = image[order]
     return ItemTable(
         [rows[at] for at in order.tolist()],
         {"image": image, "label": label[order], "number": index_within_runs(image)},
         lambda at: f"{name}[{order[at]}]",
     )
-
-
-def _check_listed(name: str, results: list[CocoResult], *listed: Mapping[ImageId, int]) -> None:
-    """Check that the image and the category of each result are listed."""
-    for index, result in enumerate(results):
-        ids = (
-            ("image_id", result.image_id, "images"),
-            ("category_id", result.category_id, "categories"),
-        )
-        for (key, id_, place), known in zip(ids, listed, strict=True):
-            if id_ not in known:
-                raise EvaluationError(
-                    f"{name}[{index}]: expected {key} to be one of the {place}, got {id_!r}"
-                )
 
 
 def _values(images: Sequence[msgspec.Raw], by: str) -> list[str | None]:

@@ -19,15 +19,15 @@ from quadriga.monitor.evaluation.arrays import (
     run_starts,
 )
 from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline, TaskMetrics
-from quadriga.monitor.evaluation.item_tables import read_item_table
-from quadriga.monitor.evaluation.labels.calibration import CalibrationBins, are_probabilities
 from quadriga.monitor.evaluation.labels.label_counts import (
+    CalibrationBins,
     LabelCounts,
+    are_probabilities,
     average_metrics,
     count_confusion,
     label_metrics,
 )
-from quadriga.monitor.evaluation.labels.label_scores import LabelScores, StoredScores, score_curves
+from quadriga.monitor.evaluation.labels.label_scores import LabelScores, score_curves
 from quadriga.monitor.evaluation.metric_settings import (
     DEFAULT_SETTINGS,
     MetricSettings,
@@ -39,6 +39,7 @@ from quadriga.monitor.evaluation.state import (
     EvaluationState,
     LabelNumbers,
     Table,
+    read_item_table,
     with_one_label,
 )
 from quadriga.monitor.report.cells import PairedLabels
@@ -149,15 +150,13 @@ class SingleLabelMetrics:
         self._calibration = CalibrationBins(
             answered, best.score[answered], self._is_correct[answered], settings.bins
         )
-        self._stored = StoredScores(rows, self._true, self._images)
+        all_images, shape = np.arange(self._images), (self._images, self._labels)
+        self._scores = LabelScores(rows, is_correct, (all_images, self._true), shape)
         self._brier = np.full(self._images, np.nan)
-        if are_probabilities(rows["score"]) and not self._stored.reason:
+        if are_probabilities(rows["score"]) and not self._scores.missing:
             squares = (rows["score"] - is_correct) ** 2
             self._brier = np.bincount(rows["image"], squares, self._images)
             self._brier += best.true_rank == _UNRANKED
-        all_images = np.arange(self._images)
-        shape = self._images, self._labels
-        self._scores = LabelScores(rows, is_correct, (all_images, self._true), shape)
         correct_label = np.where(self._is_correct, self._true, -1)
         self._rows = (
             (all_images, correct_label),
@@ -174,7 +173,7 @@ class SingleLabelMetrics:
             Headline("Accuracy", {}, ratio(weights @ self._is_correct, count), is_share=True),
             *(self._top(k, weights) for k in self._settings.top_k or (_HEADLINE_K,)),
             *counts.headlines(),
-            *self._scores.headlines(weights, self._stored.reason),
+            *self._scores.headlines(weights),
             Headline(
                 "ECE",
                 self._calibration.parameters,
@@ -186,14 +185,14 @@ class SingleLabelMetrics:
                 {"rule": "sum over labels"},
                 ratio(weights @ self._brier, count),
                 upper=2.0,
-                reason=self._stored.reason,
+                reason=self._scores.missing,
             ),
         ]
 
     def _top(self, k: int, weights: Float64Array) -> Headline:
         """Compute how often the true label is among the best `k`; undefined with `k` labels or fewer."""
         is_defined = self._labels > k
-        reason = self._stored.reason_of_ranks(k) if is_defined else ""
+        reason = self._scores.reason_of_ranks(k) if is_defined else ""
         hits = weights @ (self._best.true_rank < k)
         share = ratio(hits, weights.sum(axis=1) * (is_defined and not reason))
         return Headline("TopKAccuracy", {"k": k}, share, is_share=True, reason=reason)
@@ -202,9 +201,6 @@ class SingleLabelMetrics:
         """Compute all other results, over all images."""
         weights = np.ones((1, self._images))
         counts = LabelCounts.from_rows(weights, self._rows, self._labels)
-        roc, precision = self._scores.areas(weights)
-        areas = {"ROCAUC": roc, "AveragePrecision": precision}
-        missing = self._stored.reason
         _, maximum_error = self._calibration.errors(weights)
         ranks = () if self._settings.top_k else (_DETAILS_K,)
         best, image_counts = self._best, np.ones(self._images, np.int64)
@@ -232,16 +228,16 @@ class SingleLabelMetrics:
                 n=self._images,
             ),
             *label_metrics(self._state.labels, counts.rates(), counts.actual),
-            *label_metrics(self._state.labels, areas, counts.actual, reason=missing),
+            *self._scores.metrics(self._state.labels),
         ]
         return EvaluationDetails(
             metrics=metrics,
-            curves=({} if missing else score_curves(self._scores, self._state.labels))
+            curves=score_curves(self._scores, self._state.labels)
             | self._calibration.curves(weights),
             confusion=msgspec.structs.replace(confusion, examples=self._examples()),
             pairs=PairedLabels(np.arange(self._images), self._true, best.label),
             badness={"wrong_label": margin, "miss": (best.label < 0).astype(np.float64)},
-            names_all_labels=not missing,
+            names_all_labels=not self._scores.missing,
             parameters={"multi_label": False, "absent_score": 0, "ties": "first in the answer"},
             warnings=warn_unused(
                 self._settings,
@@ -293,7 +289,6 @@ class MultiLabelMetrics:
         self._truths = truths["image"], truths["label"]
         is_correct = np.isin(joint_key(rows["image"], rows["label"]), joint_key(*self._truths))
         shape = self._images, self._labels
-        self._stored = StoredScores(rows, truths["label"], self._images)
         self._scores = LabelScores(rows, is_correct, self._truths, shape)
         self._decisions = [
             self._decide(rows, is_correct, score) for score in settings.score or (SCORE_THRESHOLD,)
@@ -326,7 +321,7 @@ class MultiLabelMetrics:
                 for decisions in self._decisions
                 for headline in self._decided(decisions, weights)
             ),
-            *self._scores.headlines(weights, self._stored.reason),
+            *self._scores.headlines(weights),
         ]
 
     def _decided(self, decisions: _Decisions, weights: Float64Array) -> list[Headline]:
@@ -355,8 +350,6 @@ class MultiLabelMetrics:
     def details(self) -> EvaluationDetails:
         """Compute all other results, over all images."""
         weights = np.ones((1, self._images))
-        roc, precision = self._scores.areas(weights)
-        areas = {"ROCAUC": roc, "AveragePrecision": precision}
         headline = "F1", "micro"
         metrics: list[Metric] = []
         for decisions in self._decisions:
@@ -372,13 +365,12 @@ class MultiLabelMetrics:
                     self._state.labels, counts.rates(), counts.actual, score=decisions.score
                 ),
             ]
-        missing = self._stored.reason
-        metrics += label_metrics(self._state.labels, areas, counts.actual, reason=missing)
+        metrics += self._scores.metrics(self._state.labels)
         return EvaluationDetails(
             metrics=metrics,
-            curves={} if missing else score_curves(self._scores, self._state.labels),
+            curves=score_curves(self._scores, self._state.labels),
             badness={"wrong_label": self._decisions[0].wrong.astype(np.float64)},
-            names_all_labels=not missing,
+            names_all_labels=not self._scores.missing,
             parameters={"multi_label": True, "score": SCORE_THRESHOLD, "absent_score": 0},
             warnings=self._kind_warnings()
             + self._undecided_warnings()
@@ -402,5 +394,5 @@ class MultiLabelMetrics:
             f"labels that are not stored count as not predicted at the score {decisions.score:g}: "
             f"{undecided:,} of {self._images:,} inferences may have more labels of that score than they store"
             for decisions in self._decisions
-            if (undecided := self._stored.count_undecided(decisions.score))
+            if (undecided := self._scores.count_undecided(decisions.score))
         ]

@@ -16,8 +16,9 @@ import numpy as np
 
 from quadriga.monitor.evaluation.arrays import cumulative_before, nan_mean, ratio
 from quadriga.monitor.evaluation.evaluators import Headline
-from quadriga.monitor.evaluation.labels.label_counts import weighted_totals
+from quadriga.monitor.evaluation.labels.label_counts import label_metrics, weighted_totals
 from quadriga.monitor.evaluation.state import Table
+from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 _POINTS = 200
@@ -27,62 +28,12 @@ _CURVES = 100
 """Maximum number of labels with a curve, those with the most images; the mean is over all."""
 
 _GRID: Float64Array = np.linspace(0, 1, 101)
+_AREAS = "ROCAUC", "AveragePrecision"
 _PR = "recall", "precision", "score"
 _ROC = "false_positive_rate", "true_positive_rate", "threshold"
 
 _SUM_TOLERANCE = 1e-6
 """How far the sum of probabilities may be from 1, as they are rounded to single precision."""
-
-
-class StoredScores:
-    """The scores (N,) of images, and whether they are those of all labels.
-
-    The model is taken to have the labels that any prediction has. An image has the scores of all of them if it lists
-    all, or none at all; or if it lists several whose scores add up to 1, so that those of the others are 0. Where all
-    images list one label, and it is the same for all, the model may have this label alone; it does not if an image has
-    another true label.
-
-    Args:
-        rows: Scores of the model (N,): `image`, `label` and `score`, no label of an image twice.
-        true_labels: All true labels, (M,).
-        images: Number of images.
-    """
-
-    def __init__(self, rows: Table, true_labels: Int64Array, images: int) -> None:
-        self._rows, self._images = rows, images
-        self._counts = np.bincount(rows["image"], minlength=images)
-        self._sums = np.bincount(rows["image"], rows["score"], images)
-        labels = np.unique(rows["label"])
-        self._is_one_of_several = len(labels) == 1 and not np.isin(true_labels, labels).all()
-        self._labels = len(labels) + self._is_one_of_several
-        is_sum_of_all = (self._counts > 1) & (np.abs(self._sums - 1) <= _SUM_TOLERANCE)
-        self._is_partial = (self._counts > 0) & (self._counts < self._labels) & ~is_sum_of_all
-
-    @cached_property
-    def reason(self) -> str:
-        """Why metrics that need the scores of all labels have no value; empty if they have one."""
-        return self._reason(int(np.count_nonzero(self._is_partial)))
-
-    def reason_of_ranks(self, k: int) -> str:
-        """Return why the best `k` labels of each image are not known; empty if they are."""
-        is_short = self._is_partial & (self._counts < min(k, self._labels))
-        return self._reason(int(np.count_nonzero(is_short)))
-
-    def _reason(self, partial: int) -> str:
-        if not partial:
-            return ""
-        most = int(self._counts[self._is_partial].max())
-        stored = "the best label only" if most == 1 else f"the best {most} labels at most"
-        verb = "stores" if self._images == 1 else "store"
-        return (
-            f"{partial:,} of {self._images:,} inferences {verb} {stored}: send action predict_proba"
-        )
-
-    def count_undecided(self, score: float) -> int:
-        """Return how many images may have more labels of a score or more than they list."""
-        least: Float64Array = np.full(self._images, np.inf)
-        np.minimum.at(least, self._rows["image"], self._rows["score"])
-        return int(np.count_nonzero(self._is_partial & (least >= score)))
 
 
 class RocSteps(NamedTuple):
@@ -95,7 +46,12 @@ class RocSteps(NamedTuple):
 
 
 class LabelScores:
-    """All scores of all labels, sorted once.
+    """All scores of all labels, sorted once, and whether those of all labels are stored.
+
+    The model is taken to have the labels that any prediction has. An image has the scores of all of them if it lists
+    all, or none at all; or if it lists several whose scores add up to 1, so that those of the others are 0. Where all
+    images list one label, and it is the same for all, the model may have this label alone; it does not if an image has
+    another true label.
 
     Args:
         rows: Scores of the model (N,): `image`, `label` and `score`, no label of an image twice.
@@ -117,6 +73,39 @@ class LabelScores:
         self._image, self._score = rows["image"][order], rows["score"][order]
         self._is_correct = right[order]
         self._bounds = np.searchsorted(rows["label"][order], np.arange(self._labels + 1))
+        self._listed = np.bincount(self._image, minlength=self._images)
+        known = np.unique(rows["label"])
+        is_one_of_several = len(known) == 1 and not np.isin(truths[1], known).all()
+        self._known = len(known) + is_one_of_several
+        sums = np.bincount(rows["image"], rows["score"], self._images)
+        is_sum_of_all = (self._listed > 1) & (np.abs(sums - 1) <= _SUM_TOLERANCE)
+        self._is_partial = (self._listed > 0) & (self._listed < self._known) & ~is_sum_of_all
+
+    @cached_property
+    def missing(self) -> str:
+        """Why metrics that need the scores of all labels have no value; empty if they have one."""
+        return self._reason(int(np.count_nonzero(self._is_partial)))
+
+    def reason_of_ranks(self, k: int) -> str:
+        """Return why the best `k` labels of each image are not known; empty if they are."""
+        is_short = self._is_partial & (self._listed < min(k, self._known))
+        return self._reason(int(np.count_nonzero(is_short)))
+
+    def _reason(self, partial: int) -> str:
+        if not partial:
+            return ""
+        most = int(self._listed[self._is_partial].max())
+        stored = "the best label only" if most == 1 else f"the best {most} labels at most"
+        verb = "stores" if self._images == 1 else "store"
+        return (
+            f"{partial:,} of {self._images:,} inferences {verb} {stored}: send action predict_proba"
+        )
+
+    def count_undecided(self, score: float) -> int:
+        """Return how many images may have more labels of a score or more than they list."""
+        least: Float64Array = np.full(self._images, np.inf)
+        np.minimum.at(least, self._image, self._score)
+        return int(np.count_nonzero(self._is_partial & (least >= score)))
 
     def areas(self, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Compute the area under the ROC curve, and the average precision, of labels (B, K).
@@ -176,17 +165,24 @@ class LabelScores:
         precision = np.where(own_weights > 0, ratio(true_through, total_before[stop]), 0.0)
         return ratio(roc, actual * negatives), ratio((own_weights * precision).sum(axis=0), actual)
 
-    def headlines(self, weights: Float64Array, missing: str = "") -> list[Headline]:
-        """Compute the means of both areas over labels; `missing` says why they have no values, if they have none."""
-        areas = self.areas(weights)
-        if missing:
-            areas = (np.full_like(areas[0], np.nan), np.full_like(areas[1], np.nan))
+    def headlines(self, weights: Float64Array) -> list[Headline]:
+        """Compute the means of both areas over labels; NaN where scores are missing."""
         return [
             Headline(
-                name, {"average": "macro"}, nan_mean(area), trials_per_image=2.0, reason=missing
+                name,
+                {"average": "macro"},
+                np.full(len(weights), np.nan) if self.missing else nan_mean(area),
+                trials_per_image=2.0,
+                reason=self.missing,
             )
-            for name, area in zip(("ROCAUC", "AveragePrecision"), areas, strict=True)
+            for name, area in zip(_AREAS, self.areas(weights), strict=True)
         ]
+
+    def metrics(self, labels: list[str]) -> list[Metric]:
+        """Return both areas of each label; without values where scores are missing."""
+        areas = dict(zip(_AREAS, self.areas(np.ones((1, self._images))), strict=True))
+        actual = np.bincount(self._truths[1], minlength=self._labels)[None]
+        return label_metrics(labels, areas, actual, reason=self.missing)
 
     def steps(self) -> Iterator[tuple[int, RocSteps]]:
         """Yield the cumulative counts of each label that some, but not all images have."""
@@ -219,11 +215,11 @@ class LabelScores:
 
 
 def score_curves(scores: LabelScores, labels: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return the curves of labels, first the mean of each kind, with label None.
+    """Return the curves of labels, first the mean of each kind, with label None; none where scores are missing.
 
     The mean precision averages the interpolated precision of the labels at 101 recalls.
     """
-    steps = dict(scores.steps())
+    steps = {} if scores.missing else dict(scores.steps())
     if not steps:
         return {}
     best_precision, score, true_rates = (np.zeros((len(steps), len(_GRID))) for _ in range(3))

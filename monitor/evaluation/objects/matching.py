@@ -100,6 +100,18 @@ class OverlapPairs(NamedTuple):
         return overlap
 
 
+def overlap_of(
+    intersection: Float64Array | Int64Array,
+    predicted_area: Float64Array | Int64Array,
+    true_area: Float64Array | Int64Array,
+    crowd: BoolArray,
+) -> Float64Array:
+    """Return the overlap of pairs (P,): intersection over union; with a crowd, over the area of the prediction."""
+    union = predicted_area + true_area - intersection
+    whole = np.where(crowd, predicted_area, union)
+    return np.divide(intersection, whole, out=np.zeros(len(whole)), where=intersection > 0)
+
+
 def match_objects(
     predictions: Table,
     truths: Table,

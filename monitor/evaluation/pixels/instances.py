@@ -9,14 +9,6 @@ import numpy as np
 
 from quadriga.monitor.evaluation.arrays import concat_tables, joint_key
 from quadriga.monitor.evaluation.evaluators import TaskMetrics
-from quadriga.monitor.evaluation.item_tables import (
-    ItemKind,
-    ItemTable,
-    annotations_table,
-    predictions_table,
-    read_items,
-    tabulate,
-)
 from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
 from quadriga.monitor.evaluation.objects.matching import OverlapFunction, OverlapPairs
 from quadriga.monitor.evaluation.objects.object_metrics import OBJECT_SETTINGS, ObjectMetrics
@@ -26,9 +18,15 @@ from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
     EvaluationState,
+    ItemKind,
+    ItemTable,
     LabelNumbers,
     Table,
     TrueObject,
+    annotations_table,
+    predictions_table,
+    read_items,
+    tabulate,
 )
 from quadriga.tasks.geometry import Ring, to_rings
 from quadriga.tasks.predictions import Point

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from quadriga.monitor.evaluation.arrays import expand_ranges, find_keys, run_starts
+from quadriga.monitor.evaluation.objects.matching import overlap_of
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array, UInt64Array
 from quadriga.tasks.geometry import Ring, fill
 
@@ -129,9 +130,8 @@ def mask_overlaps(
     prediction, truth, intersection = (
         values[intersection > 0] for values in (prediction, truth, intersection)
     )
-    predicted_area = predictions.area[prediction]
-    union = predicted_area + truths.area[truth] - intersection
-    return prediction, truth, intersection / np.where(crowd[truth], predicted_area, union)
+    areas = predictions.area[prediction], truths.area[truth]
+    return prediction, truth, overlap_of(intersection, *areas, crowd[truth])
 
 
 def _common(

@@ -431,8 +431,8 @@ class _Shards:
             path = self._directory / f"{name}.msgpack"
             # The file may be damaged if power was lost while it was written, or be of another release.
             with suppress(FileNotFoundError, ValueError):
-                found: _Saved = unpack(path.read_bytes(), type_)
-                return found
+                decoded: _Saved = unpack(path.read_bytes(), type_)
+                return decoded
         return None
 
     def save(self, name: str, value: EvaluationSelection | EvaluationShard) -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,8 +14,8 @@ from quadriga.monitor.drift.parameters import SOURCE_KEYS
 from quadriga.monitor.drift.signal_reading import read_sources
 from quadriga.monitor.selection.choice import Choice, Criterion, SelectionCandidates, choose
 from quadriga.monitor.selection.diversity import Embedded, Pick, is_usable
-from quadriga.monitor.selection.uncertainty import Basis, uncertainty_of
-from quadriga.store.database.rows import is_number
+from quadriga.store.browsing.label_queue import best_scores
+from quadriga.store.database.rows import decode_label_scores, is_number
 from quadriga.store.query.columns import (
     ImageColumns,
     ScoredColumns,
@@ -30,6 +30,63 @@ from quadriga.tasks.arrays import Float16Array, Int64Array, UInt64Array
 MAX_SELECTED = 10_000
 """Maximum images of one selection."""
 _DIGITS = 6
+
+
+NOTHING = 0.5
+"""Uncertainty of an image in which a detector or segmenter found nothing: that of one object with a score of 0.5.
+
+An empty scene and a missed object look alike, so such images come neither first nor last.
+"""
+
+Basis = Literal["margin", "best score", "lowest score", "nothing predicted"]
+
+
+class Uncertainty(NamedTuple):
+    """How unsure a model was of an image."""
+
+    value: float
+    """Degree of uncertainty, from 0, sure, to 1."""
+    basis: Basis
+    """What the value was taken from."""
+
+
+def uncertainty_of(task: str, predictions: Any) -> Uncertainty | None:
+    """Return how unsure a model was of an image; None if its predictions have no score.
+
+    - Classification: 1 minus the margin between the two best labels, as the label queue orders by; of a single label 1
+      minus its score; 1 if no label reached the threshold.
+    - Objects, and answers that have scores: 1 minus the lowest score, which is nearest to the threshold.
+
+    Args:
+        task: Task of the model, such as `OBJECT_DETECTION`.
+        predictions: The predictions as JSON.
+
+    Source: Settles, "Active Learning Literature Survey" (2009), section 3.1.
+    """
+    scored = decode_label_scores(predictions)
+    if scored is None or task == "TENSOR":
+        return None
+    if task == "IMAGE_CLASSIFICATION":
+        best = [score for _, score in best_scores(predictions) if math.isfinite(score)]
+        return _of_labels(best[:2], has_labels=bool(scored))
+    if not scored and task != "IMAGE_TEXT_TO_TEXT":
+        return Uncertainty(NOTHING, "nothing predicted")
+    numbers = [float(item.score) for item in scored if is_number(item.score)]
+    scores = [*filter(math.isfinite, numbers)]
+    return Uncertainty(_unit(1 - min(scores)), "lowest score") if scores else None
+
+
+def _of_labels(best: list[float], *, has_labels: bool) -> Uncertainty | None:
+    """Return the uncertainty of the one or two best scores of labels, the best first."""
+    if len(best) == 2:
+        return Uncertainty(_unit(1 - (best[0] - best[1])), "margin")
+    if best:
+        return Uncertainty(_unit(1 - best[0]), "best score")
+    return None if has_labels else Uncertainty(1.0, "nothing predicted")
+
+
+def _unit(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
 
 
 class SelectionOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,11 +350,11 @@ def _read_kind(
         chunk = ids[start : start + _EMBEDDINGS_CHUNK].tolist()
         signals = reader.signals(chunk)
         stored = [
-            (place, found.embedding)
+            (place, signal.embedding)
             for place, id_ in enumerate(chunk, start)
-            if (found := signals.get(id_)) is not None
-            and found.embedding
-            and (found.space or "", len(found.embedding)) == kind
+            if (signal := signals.get(id_)) is not None
+            and signal.embedding
+            and (signal.space or "", len(signal.embedding)) == kind
         ]
         joined = np.frombuffer(b"".join(embedding for _, embedding in stored), "<f2")
         block = joined.astype(np.float16).reshape(-1, kind.size_bytes // 2)

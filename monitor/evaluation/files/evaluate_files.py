@@ -13,8 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 from quadriga.monitor.evaluation.evaluators import build_state, find_unreadable, load_evaluator
-from quadriga.monitor.evaluation.files.coco import coco_state
-from quadriga.monitor.evaluation.files.coco_wire import coco_images
+from quadriga.monitor.evaluation.files.coco import coco_images, coco_state
 from quadriga.monitor.evaluation.reporting import (
     DEFAULT_OPTIONS,
     EvaluationOptions,

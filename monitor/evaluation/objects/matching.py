@@ -108,8 +108,8 @@ def overlap_of(
 ) -> Float64Array:
     """Return the overlap of pairs (P,): intersection over union; with a crowd, over the area of the prediction."""
     union = predicted_area + true_area - intersection
-    whole = np.where(crowd, predicted_area, union)
-    return np.divide(intersection, whole, out=np.zeros(len(whole)), where=intersection > 0)
+    area = np.where(crowd, predicted_area, union)
+    return np.divide(intersection, area, out=np.zeros(len(area)), where=intersection > 0)
 
 
 def match_objects(

@@ -14,7 +14,7 @@ from quadriga.monitor.selection.choice import (
     within_quotas,
 )
 from quadriga.monitor.selection.diversity import Embedded, is_usable, spread_out
-from quadriga.monitor.selection.uncertainty import NOTHING, uncertainty_of
+from quadriga.monitor.selection.stored import NOTHING, uncertainty_of
 
 NAN = float("nan")
 

@@ -284,7 +284,7 @@ def _notes(pool: Pool, choice: Choice, options: SelectionOptions) -> list[str]:
     elif choice.embedded < choice.band:
         notes.append(
             f"diversity: {choice.band - choice.embedded} of {choice.band} images have no embedding, or one of another "
-            "space: they are selected last"
+            "space, or none that fits into memory: they are selected last"
         )
     if pool.source_key is None:
         keys = ", ".join(options.source_keys)

@@ -50,24 +50,17 @@ def judge(
         before: The metric of an earlier report, and the id of that; None: it is not compared with one.
         at_least: Value that the metric must reach; an error such as `ECE` must not exceed it. None: no value.
     """
-    name = written(metric)
     if images < min_images:
-        return Verdict(
-            "insufficient",
-            f"too few images have ground truth: expected {min_images} or more, got {images}",
-        )
-    if metric.value is None:
-        return Verdict(
-            "insufficient",
-            f"{name} is undefined" + (f": {metric.reason}" if metric.reason else ""),
-        )
-    if not has_interval(metric):
-        return Verdict(
-            "insufficient", f"{name} has no interval: {metric.ci_reason or 'reason unknown'}"
-        )
-    fall = None if before is None else describe_fall(metric, *before)
-    fall = fall or _missed_limit(metric, at_least)
-    return Verdict("ok") if fall is None else Verdict("fall", fall)
+        reason = f"too few images have ground truth: expected {min_images} or more, got {images}"
+    elif metric.value is None:
+        reason = f"{written(metric)} is undefined" + (f": {metric.reason}" if metric.reason else "")
+    elif not has_interval(metric):
+        reason = f"{written(metric)} has no interval: {metric.ci_reason or 'reason unknown'}"
+    else:
+        fall = None if before is None else describe_fall(metric, *before)
+        fall = fall or _missed_limit(metric, at_least)
+        return Verdict("ok") if fall is None else Verdict("fall", fall)
+    return Verdict("insufficient", reason)
 
 
 def _missed_limit(metric: Metric, limit: float | None) -> str | None:

@@ -6,12 +6,15 @@ Each route declares what it needs, as `need="read"`, and `audited=True` if it ta
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
+import msgspec
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
+from quadriga.monitor.watch.webhooks import WebhookHosts, check_host, check_url
 from quadriga.proto.access import Need, admit
 from quadriga.proto.errors import Forbidden
 from quadriga.proto.request import Audit, current_caller, is_audited
+from quadriga.store.jobs.jobs import EndWebhook
 from quadriga.store.records.scope import Scope
 
 
@@ -29,6 +32,19 @@ def check_sees_everything(what: str) -> None:
     """
     if not caller_scope().is_everything:
         raise Forbidden(f"expected a key without team and models, as {what} of the whole server")
+
+
+def check_end_webhook(url: EndWebhook, hosts: WebhookHosts) -> None:
+    """Check the webhook of a job's end as those of schedules are checked.
+
+    Raises:
+        Forbidden: The caller may not monitor.
+        QueryError: It is no URL, or of a host that alerts may not be sent to.
+    """
+    if url is not msgspec.UNSET:
+        admit(current_caller(), "monitor")
+        check_url(url, "webhook")
+        check_host(url, "webhook", hosts)
 
 
 def guard_route(_: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:

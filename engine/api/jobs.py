@@ -8,8 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 from litestar.response import File
 
-from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.monitoring.schedules import check_end_webhook
+from quadriga.engine.api.access import caller_scope, check_end_webhook
 from quadriga.engine.api.openapi import (
     NOT_STORED,
     UNKNOWN_MODEL,

@@ -32,7 +32,7 @@ def import_when_run(target: str, **options: Callable[[], Any]) -> JobWork:
 JOB_KINDS: Mapping[str, JobWork] = {
     "baseline": import_when_run("quadriga.monitor.drift.job:run_baseline"),
     "drift": import_when_run("quadriga.monitor.drift.job:run_drift"),
-    "evaluation": import_when_run("quadriga.monitor.evaluation.job:run_evaluation"),
+    "evaluation": import_when_run("quadriga.monitor.evaluation.stored:run_evaluation"),
     "export": import_when_run("quadriga.store.exchange.export:run_export", formats=dataset_formats),
 }
 """The work of each kind. Names of kinds are stored in `job.json`: do not change them."""

@@ -10,7 +10,6 @@ from quadriga.monitor.drift.similarity import MAX_REFERENCES
 from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, current_window_query
 from quadriga.monitor.drift.watch.schedules import record_failure, record_window, with_history
 from quadriga.monitor.drift.windows import read_window
-from quadriga.monitor.executors import LocalExecutor
 from quadriga.monitor.model_files import team_folder
 from quadriga.monitor.report.saved import save_report
 from quadriga.monitor.report.schema import Window
@@ -74,7 +73,7 @@ def run_baseline(run: JobRun) -> str:
     query = replace(
         query, window=request.window, max_rows=BASELINE_ROWS, max_embeddings=MAX_REFERENCES
     )
-    window = read_window(run.inferences, query, run.report_reading, LocalExecutor(run.inferences))
+    window = read_window(run.inferences, query, run.report_reading)
     n = window.info.window.n
     if not n:
         raise QueryError(f"the model {quoted(job.model, 80)} has no inferences in the baseline")

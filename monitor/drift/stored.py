@@ -26,7 +26,7 @@ from quadriga.monitor.drift.similarity import least_similar
 from quadriga.monitor.drift.slices import find_drift_slices, find_undecided_slices
 from quadriga.monitor.drift.summary import Summary
 from quadriga.monitor.drift.windows import WindowInfo, WindowQuery, WindowSummary, read_window
-from quadriga.monitor.executors import LocalExecutor, OnProgress, ShardExecutor
+from quadriga.monitor.executors import MapShards, OnProgress
 from quadriga.monitor.report.drift_texts import (
     maybe_chance_signals,
     signals_in_full,
@@ -306,7 +306,7 @@ def compare_stored(
     baseline: WindowSummary | None = None,
     on_progress: OnProgress = lambda *_: None,
     *,
-    executor: ShardExecutor | None = None,
+    map_shards: MapShards = None,
     now_us: int | None = None,
 ) -> Report:
     """Compare a window of stored inferences with a baseline.
@@ -316,7 +316,7 @@ def compare_stored(
         parameters: What to compare, from `resolve_times`.
         baseline: The baseline that the parameters name; None where they say which window it is.
         on_progress: See `OnProgress`.
-        executor: Reads the inferences; None: this process.
+        map_shards: Reads the inferences; see `MapShards`.
         now_us: Time that `now` means, in microseconds since 1970; None: now.
 
     Raises:
@@ -326,9 +326,7 @@ def compare_stored(
     started = time.monotonic()
     settings = msgspec.convert(parameters, ComparisonSettings, from_attributes=True)
     query = current_window_query(reader, parameters, now_us)
-    summarise_window = partial(
-        read_window, reader, on_progress=on_progress, executor=executor or LocalExecutor(reader)
-    )
+    summarise_window = partial(read_window, reader, on_progress=on_progress, map_shards=map_shards)
     current = summarise_window(
         query if baseline is None else _comparable_query(query, baseline.info)
     )

@@ -28,7 +28,7 @@ from quadriga.monitor.drift.signal_reading import (
     source_name,
 )
 from quadriga.monitor.drift.summary import Summary, draw_rows, summarise, typical_run_length
-from quadriga.monitor.executors import OnProgress, ShardExecutor
+from quadriga.monitor.executors import MapShards, OnProgress
 from quadriga.monitor.report.schema import ReportedModel, Window, reported_model
 from quadriga.store.blobs.tensor_file import MAX_FEATURES
 from quadriga.store.query.columns import label_counts
@@ -108,7 +108,10 @@ class _DrawnRows(NamedTuple):
 
 
 def read_window(
-    reader: InferenceReader, query: WindowQuery, on_progress: OnProgress, executor: ShardExecutor
+    reader: InferenceReader,
+    query: WindowQuery,
+    on_progress: OnProgress,
+    map_shards: MapShards = None,
 ) -> WindowSummary:
     """Read the summary of a window; a window without inferences has no signals.
 
@@ -120,7 +123,7 @@ def read_window(
         return _empty_window(query)
     task = query.task or reader.get(str(ids[-1])).task
     drawn_rows = _draw_rows(reader, ids, query)
-    shard = _read_shards(task, drawn_rows.ids, on_progress, executor)
+    shard = _read_shards(reader, task, drawn_rows.ids, on_progress, map_shards)
     columns, left_out = _columns(shard.signals)
     read_ids = np.array(shard.ids, np.int64)
     source_key, sources = _sources(drawn_rows, shard, query.source_keys)
@@ -191,7 +194,11 @@ def _draw_rows(reader: InferenceReader, ids: Int64Array, query: WindowQuery) -> 
 
 
 def _read_shards(
-    task: str, ids: Int64Array, on_progress: OnProgress, executor: ShardExecutor
+    reader: InferenceReader,
+    task: str,
+    ids: Int64Array,
+    on_progress: OnProgress,
+    map_shards: MapShards,
 ) -> SignalShard:
     """Read the signals of inferences (N,) in shards, and merge these."""
     shard_ids = [
@@ -199,7 +206,10 @@ def _read_shards(
     ]
     shards: list[SignalShard] = []
     on_progress(0, len(ids))
-    for shard in executor.map(partial(read_signal_shard, task), shard_ids):
+    read = partial(read_signal_shard, task)
+    for shard in (
+        map_shards(read, shard_ids) if map_shards else map(partial(read, reader), shard_ids)
+    ):
         shards.append(shard)
         on_progress(min(len(shards) * SHARD_SIZE, len(ids)), len(ids))
     return merge_shards(shards)

@@ -6,6 +6,7 @@ An evaluation has three steps: `build_state` turns a shard of images into a stat
 
 import math
 from collections.abc import Iterable, Sequence
+from pkgutil import resolve_name
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
@@ -16,7 +17,6 @@ from quadriga.monitor.evaluation.metric_settings import (
     MetricSettings,
     check_applicable,
 )
-from quadriga.monitor.evaluation.slicing import slice_values
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
@@ -24,13 +24,13 @@ from quadriga.monitor.evaluation.state import (
     LabelNumbers,
     Table,
     nonzero_counts,
+    slice_values,
 )
 from quadriga.monitor.report.cells import PairedLabels
 from quadriga.monitor.report.schema import Confusion, Metric
 from quadriga.quoting import quoted
 from quadriga.tasks import SHORT_NAMES, full_name
 from quadriga.tasks.arrays import Float64Array
-from quadriga.tasks.specification import load
 
 EVALUATORS = {
     "IMAGE_CLASSIFICATION": "quadriga.monitor.evaluation.labels.classification:ClassificationEvaluator",
@@ -169,7 +169,7 @@ def load_evaluator(task: str, settings: MetricSettings = DEFAULT_SETTINGS) -> Ev
         raise EvaluationError(
             f"expected one of {', '.join([*EVALUATORS, *short_names])} as task, got {quoted(task, 80)}"
         )
-    evaluator: Evaluator = load(location)()
+    evaluator: Evaluator = resolve_name(location)()
     check_applicable(settings, full_name(task), evaluator.settings)
     return evaluator
 
@@ -179,7 +179,7 @@ def build_state(
 ) -> EvaluationState:
     """Turn a shard of images into a state; images without ground truth are counted as excluded.
 
-    `by` lists the keys to slice by; see `quadriga.monitor.evaluation.slicing`.
+    `by` lists the keys to slice by; see `quadriga.monitor.evaluation.state.slice_values`.
 
     Raises:
         EvaluationError: Predictions or annotations do not fit the task, or an image has an impossible size.

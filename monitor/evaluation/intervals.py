@@ -175,13 +175,9 @@ def _wilson_like(
     """
     centre = min(max(centre, 0.0), 1.0)
     spread = centre * (1 - centre)
-    trials = spread / error**2 if error > 0 and spread > 0 else images
-    return _wilson(centre, min(trials, most), quantile)
-
-
-def _wilson(share: float, trials: float, quantile: float) -> tuple[float, float]:
+    trials = min(spread / error**2 if error > 0 and spread > 0 else images, most)
     square = quantile**2
-    middle = (share + square / (2 * trials)) / (1 + square / trials)
-    reach = quantile * math.sqrt(share * (1 - share) / trials + square / (4 * trials**2))
+    middle = (centre + square / (2 * trials)) / (1 + square / trials)
+    reach = quantile * math.sqrt(spread / trials + square / (4 * trials**2))
     reach /= 1 + square / trials
     return max(middle - reach, 0.0), min(middle + reach, 1.0)

@@ -25,23 +25,19 @@ class Verdict(NamedTuple):
     """Sentence that says why it is not `ok`."""
 
 
-class Reference(NamedTuple):
-    """What the metric of a window is compared with; a part that is None is not compared."""
-
-    metric: Metric | None = None
-    """The metric of an earlier report."""
-    report: str = ""
-    """Id of that report."""
-    at_least: float | None = None
-    """Value that the metric must reach; an error such as `ECE` must not exceed it."""
-
-
 def has_interval(metric: Metric) -> bool:
     """Return whether a metric has a value and both ends of an interval."""
     return metric.value is not None and metric.ci95 is not None and None not in metric.ci95
 
 
-def judge(metric: Metric, images: int, min_images: int, reference: Reference) -> Verdict:
+def judge(
+    metric: Metric,
+    images: int,
+    min_images: int,
+    *,
+    before: tuple[Metric, str] | None = None,
+    at_least: float | None = None,
+) -> Verdict:
     """Judge the metric of a window.
 
     A fall is known if the metric is below the reference's by more than the chance of both intervals, or if its whole
@@ -51,29 +47,20 @@ def judge(metric: Metric, images: int, min_images: int, reference: Reference) ->
         metric: The metric of the window.
         images: Number of images of the window that have ground truth.
         min_images: Smallest number of images that a verdict is based on.
-        reference: What the metric is compared with.
+        before: The metric of an earlier report, and the id of that; None: it is not compared with one.
+        at_least: Value that the metric must reach; an error such as `ECE` must not exceed it. None: no value.
     """
-    name = written(metric)
     if images < min_images:
-        return Verdict(
-            "insufficient",
-            f"too few images have ground truth: expected {min_images} or more, got {images}",
-        )
-    if metric.value is None:
-        return Verdict(
-            "insufficient",
-            f"{name} is undefined" + (f": {metric.reason}" if metric.reason else ""),
-        )
-    if not has_interval(metric):
-        return Verdict(
-            "insufficient", f"{name} has no interval: {metric.ci_reason or 'reason unknown'}"
-        )
-    if reference.metric is not None:
-        fall = describe_fall(metric, reference.metric, reference.report)
-        if fall is not None:
-            return Verdict("fall", fall)
-    missed = _missed_limit(metric, reference.at_least)
-    return Verdict("ok") if missed is None else Verdict("fall", missed)
+        reason = f"too few images have ground truth: expected {min_images} or more, got {images}"
+    elif metric.value is None:
+        reason = f"{written(metric)} is undefined" + (f": {metric.reason}" if metric.reason else "")
+    elif not has_interval(metric):
+        reason = f"{written(metric)} has no interval: {metric.ci_reason or 'reason unknown'}"
+    else:
+        fall = None if before is None else describe_fall(metric, *before)
+        fall = fall or _missed_limit(metric, at_least)
+        return Verdict("ok") if fall is None else Verdict("fall", fall)
+    return Verdict("insufficient", reason)
 
 
 def _missed_limit(metric: Metric, limit: float | None) -> str | None:

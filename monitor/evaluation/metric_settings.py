@@ -27,7 +27,7 @@ ScoreThresholds = Annotated[tuple[Annotated[float, Meta(ge=0, le=1)], ...], _Len
 Bins = Annotated[int, Meta(ge=1, le=100)]
 
 
-class MetricSettings(msgspec.Struct, frozen=True):
+class MetricSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Chosen thresholds; None for the defaults of a task, which are those of its reference."""
 
     top_k: TopK | None = None
@@ -46,7 +46,7 @@ class MetricSettings(msgspec.Struct, frozen=True):
     @property
     def chosen(self) -> dict[str, Any]:
         """Settings that have a value, as a report has them."""
-        values = msgspec.structs.asdict(self)
+        values = {name: getattr(self, name) for name in MetricSettings.__struct_fields__}
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in values.items()

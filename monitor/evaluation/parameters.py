@@ -3,17 +3,11 @@
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import field
 from msgspec.structs import replace
 
-from quadriga.monitor.evaluation.metric_settings import (
-    Bins,
-    IouThresholds,
-    MetricSettings,
-    ScoreThresholds,
-    TopK,
-    check_settings,
-)
-from quadriga.monitor.evaluation.slicing import slice_values
+from quadriga.monitor.evaluation.metric_settings import MetricSettings, check_settings
+from quadriga.monitor.evaluation.state import slice_values
 from quadriga.monitor.report.schema import Metric
 from quadriga.quoting import quoted
 from quadriga.store.jobs.jobs import EndWebhook
@@ -67,7 +61,7 @@ class ScheduledWindow(msgspec.Struct, frozen=True, kw_only=True, rename=WINDOW_N
     at_least: float | None
 
 
-class EvaluationParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EvaluationParameters(MetricSettings, frozen=True, forbid_unknown_fields=True):
     """The inferences to evaluate, and what to compute."""
 
     model: str
@@ -75,18 +69,16 @@ class EvaluationParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     """Version to evaluate; None for all versions together."""
     where: Any = None
     """Filter of the inferences, in the form of a query's."""
-    by: Annotated[list[str], msgspec.Meta(max_length=MAX_SLICE_KEYS)] = []
+    by: Annotated[list[str], msgspec.Meta(max_length=MAX_SLICE_KEYS)] = field(default_factory=list)
     """Keys to slice by: `meta.<path>`, `hour`, `day`, `month`."""
-    slices: Annotated[dict[str, Any], msgspec.Meta(max_length=MAX_SLICE_KEYS)] = {}
+    slices: Annotated[dict[str, Any], msgspec.Meta(max_length=MAX_SLICE_KEYS)] = field(
+        default_factory=dict
+    )
     """Filters to slice by, by name."""
-    compare: Annotated[list[OtherModel], msgspec.Meta(max_length=MAX_COMPARED)] = []
+    compare: Annotated[list[OtherModel], msgspec.Meta(max_length=MAX_COMPARED)] = field(
+        default_factory=list
+    )
     """Models to compare on the images that both have predictions for."""
-    top_k: TopK | None = None
-    iou: IouThresholds | None = None
-    score: ScoreThresholds | None = None
-    bins: Bins | None = None
-    single_label: bool | None = None
-    """Settings of metrics, as in `MetricSettings`."""
     resamples: Annotated[int, msgspec.Meta(ge=0, le=MAX_RESAMPLES)] = 200
     """Number of resamples of the bootstrap; 0 for no intervals."""
     seed: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0
@@ -94,11 +86,6 @@ class EvaluationParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     """The window, where a schedule submitted this evaluation."""
     webhook: EndWebhook = msgspec.UNSET
     """URL that is called when the job has ended."""
-
-    @property
-    def metrics(self) -> MetricSettings:
-        """The chosen settings of metrics."""
-        return msgspec.convert(self, MetricSettings, from_attributes=True)
 
 
 def decode_parameters(body: bytes) -> EvaluationParameters:
@@ -141,7 +128,7 @@ def check_parameters(parameters: EvaluationParameters) -> None:
             parse(where, 0)
         except QueryError as error:
             raise QueryError(f"{name}: {error}") from error
-    check_settings(parameters.metrics)
+    check_settings(parameters)
     for by in parameters.by:
         slice_values([], by)
     if repeated := set(parameters.by) & parameters.slices.keys():

@@ -9,6 +9,7 @@ from tempfile import gettempdir
 from typing import Any, TypeVar
 
 from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.monitor.executors import MapShards
 from quadriga.store.blobs.files import open_blobs
 from quadriga.store.jobs.runner import QUERY_TIMEOUT_S
 from quadriga.store.query.inferences import InferenceReader
@@ -72,18 +73,9 @@ class RayCluster:
         ray.shutdown()
 
 
-class RayExecutor:
-    """Reads shards of stored inferences on a cluster, whose machines reach the database at this address."""
-
-    def __init__(self, cluster: RayCluster, database_url: str) -> None:
-        self._cluster = cluster
-        self._url = database_url
-
-    def map(
-        self, read: Callable[[InferenceReader, _Item], _Result], items: Iterable[_Item]
-    ) -> Iterator[_Result]:
-        """Read shards; see `quadriga.monitor.executors.ShardExecutor.map`."""
-        return self._cluster.map(partial(_read, self._url, read), items)
+def map_on(cluster: RayCluster, database_url: str) -> MapShards:
+    """Return what reads shards of stored inferences on a cluster, whose machines reach the database at this address."""
+    return lambda read, items: cluster.map(partial(_read, database_url, read), items)
 
 
 def _read(url: str, read: Callable[[InferenceReader, _Item], _Result], item: _Item) -> _Result:

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from blake3 import blake3
-from msgspec.structs import asdict, replace
+from msgspec import field
+from msgspec.structs import replace
 
 from quadriga.monitor.evaluation.intervals import MIN_UNITS
 from quadriga.monitor.evaluation.limits import (
-    Reference,
     find_metric,
     has_interval,
     judge,
@@ -21,13 +21,7 @@ from quadriga.monitor.evaluation.limits import (
     parse_metric,
     written,
 )
-from quadriga.monitor.evaluation.metric_settings import (
-    Bins,
-    IouThresholds,
-    MetricSettings,
-    ScoreThresholds,
-    TopK,
-)
+from quadriga.monitor.evaluation.metric_settings import MetricSettings
 from quadriga.monitor.evaluation.parameters import (
     MAX_SLICE_KEYS,
     WINDOW_NAMES,
@@ -52,7 +46,6 @@ from quadriga.monitor.watch.schedules import (
     check_schedule,
 )
 from quadriga.monitor.watch.webhooks import Webhook
-from quadriga.store.jobs.jobs import Job
 from quadriga.store.query.request import decode_body
 from quadriga.store.records.errors import DamagedError, NotFoundError, QueryError
 from quadriga.store.records.records import timestamp_text
@@ -66,7 +59,7 @@ _SETTINGS = ("k", "iou", "score", "bins")
 
 
 class EvaluationSchedule(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
+    MetricSettings, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 ):
     """A schedule of evaluations; fields without docstring are those of `EvaluationParameters`.
 
@@ -79,12 +72,7 @@ class EvaluationSchedule(
     """Length of a window, such as `7d`; None: as long as `every`."""
     version: str | None = None
     where: Any = None
-    by: Annotated[list[str], msgspec.Meta(max_length=MAX_SLICE_KEYS)] = []
-    top_k: TopK | None = None
-    iou: IouThresholds | None = None
-    score: ScoreThresholds | None = None
-    bins: Bins | None = None
-    single_label: bool | None = None
+    by: Annotated[list[str], msgspec.Meta(max_length=MAX_SLICE_KEYS)] = field(default_factory=list)
     metric: Annotated[str, msgspec.Meta(max_length=200)] | None = None
     """The metric to follow, as `parse_metric` takes it; None: the first of the report."""
     reference: Annotated[str, msgspec.Meta(max_length=100)] | None = None
@@ -95,7 +83,9 @@ class EvaluationSchedule(
     """Smallest number of images with ground truth that a verdict is based on."""
     late_windows: Annotated[int, msgspec.Meta(ge=0, le=MAX_LATE_WINDOWS)] = 3
     """Number of earlier windows that are evaluated again with each new one, as ground truth arrives late."""
-    webhooks: Annotated[list[Webhook], msgspec.Meta(max_length=MAX_WEBHOOKS)] = []
+    webhooks: Annotated[list[Webhook], msgspec.Meta(max_length=MAX_WEBHOOKS)] = field(
+        default_factory=list
+    )
     delay: str = "1m"
     """Time from the end of a window to its evaluation, so that all of it is stored by then."""
     reference_metric: ReferenceMetric | None = None
@@ -105,11 +95,6 @@ class EvaluationSchedule(
     def window_s(self) -> int:
         """Length of a window in seconds."""
         return parse_span_s(self.every if self.window is None else self.window, "window")
-
-    @property
-    def metrics(self) -> MetricSettings:
-        """The chosen settings of metrics."""
-        return msgspec.convert(self, MetricSettings, from_attributes=True)
 
 
 def decode_schedule(body: bytes) -> EvaluationSchedule:
@@ -127,7 +112,7 @@ def decode_schedule(body: bytes) -> EvaluationSchedule:
     if schedule.metric is not None:
         parse_metric(schedule.metric)
     check_parameters(
-        EvaluationParameters("", where=schedule.where, by=schedule.by, **asdict(schedule.metrics))
+        EvaluationParameters("", where=schedule.where, by=schedule.by, **schedule.chosen)
     )
     if schedule.reference is None and schedule.at_least is None:
         return replace(schedule, reference=FIRST_WINDOW)
@@ -223,7 +208,7 @@ def _parameters(
         version=schedule.version,
         where={"and": [condition for condition in conditions if condition is not None]},
         by=schedule.by,
-        **asdict(schedule.metrics),
+        **schedule.chosen,
         schedule=ScheduledWindow(
             start=start,
             end=end,
@@ -242,8 +227,8 @@ def _series(saved: SavedSchedule[EvaluationSchedule]) -> str:
     """Return the same text for schedules whose windows can be compared with each other."""
     schedule = saved.schedule
     content = [saved.since_s, schedule.window_s, schedule.version, schedule.where, schedule.metric]
-    if schedule.metrics.chosen:
-        content.append(schedule.metrics.chosen)
+    if schedule.chosen:
+        content.append(schedule.chosen)
     return blake3(msgspec.json.encode(content)).hexdigest()[:16]
 
 
@@ -343,21 +328,20 @@ def record_window(directory: Path, report: Report, model: str, window: Scheduled
     write_model_file(path, watch)
 
 
-def record_failure(directory: Path, job: Job, error: Exception) -> None:
+def record_failure(
+    directory: Path, report_id: str, model: str, window: ScheduledWindow, error: Exception
+) -> None:
     """Record that a window could not be evaluated.
 
     Raises:
         OSError: The file could not be written.
     """
-    parameters = msgspec.convert(job.parameters, EvaluationParameters)
-    if parameters.schedule is None:
-        return
     is_empty = isinstance(error, NoInferencesError)
     status: Literal["insufficient", "error"] = "insufficient" if is_empty else "error"
-    entry = _entry(job.id, parameters.schedule, status=status, reason=str(error))
+    entry = _entry(report_id, window, status=status, reason=str(error))
     if not is_empty:
-        _log.warning("evaluation of %s from %s: %s", parameters.model, entry.start, error)
-    _history_file(directory, parameters.model).append(entry)
+        _log.warning("evaluation of %s from %s: %s", model, entry.start, error)
+    _history_file(directory, model).append(entry)
 
 
 def read_history(
@@ -412,10 +396,8 @@ def _judged(
         metric = followed_metric(report, window.metric, reference)
     except EvaluationError as error:
         return _entry(report.id, window, n=n, status="error", reason=str(error))
-    compared = Reference(at_least=window.at_least)
-    if reference is not None:
-        compared = compared._replace(metric=reference.metric, report=reference.report)
-    verdict = judge(metric, n, window.min_images, compared)
+    before = None if reference is None else (reference.metric, reference.report)
+    verdict = judge(metric, n, window.min_images, before=before, at_least=window.at_least)
     if is_first and verdict.status != "insufficient":
         watch.first = ReferenceMetric(report.id, report.task, metric)
         watch.first_start = window.start

@@ -1,9 +1,10 @@
-"""Evaluation of stored inferences, in shards that are saved: an evaluation that was ended resumes where it was.
+"""Evaluation of stored inferences, and its job. Shards are saved: an evaluation that was ended resumes where it was.
 
 Images are selected once by a filter, then read in shards, in any order. Another model is read where it answered the same
 images, whenever that was: its newest prediction for each, against the ground truth of the first model's newest.
 """
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from quadriga.monitor.array_packing import pack, unpack
 from quadriga.monitor.evaluation.evaluators import build_state, find_unreadable, load_evaluator
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, OtherModel
 from quadriga.monitor.evaluation.reporting import (
@@ -21,25 +23,27 @@ from quadriga.monitor.evaluation.reporting import (
     evaluate_state,
     with_image_items,
 )
+from quadriga.monitor.evaluation.schedules import record_failure, record_window
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
     EvaluationState,
     NoInferencesError,
-    decode_state,
-    encode_state,
     merge_states,
     nonzero_counts,
 )
-from quadriga.monitor.executors import LocalExecutor, OnProgress, ShardExecutor
-from quadriga.monitor.report.cells import Cell, cells_of
+from quadriga.monitor.executors import MapShards, OnProgress
+from quadriga.monitor.model_files import team_folder
+from quadriga.monitor.report.cells import Cell, cells_of, save_cells
+from quadriga.monitor.report.saved import save_report
 from quadriga.monitor.report.schema import Report, ReportedModel, Window, provenance, reported_model
 from quadriga.quoting import quoted
+from quadriga.store.jobs.runner import JobRun
 from quadriga.store.query.columns import ground_truths, other_truths, read_inferences
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.disk import write_atomically
-from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.records.errors import NotReadyError, QueryTimeoutError, StoreError
 from quadriga.store.records.ids import time_ms
 from quadriga.store.records.records import REJECTED, ModelReference, StoredInference, timestamp_text
 
@@ -71,10 +75,11 @@ class EvaluationSelection(msgspec.Struct, frozen=True):
 class EvaluationShard(msgspec.Struct, frozen=True):
     """A shard that was read."""
 
-    state: bytes
-    """Encoded state; see `quadriga.monitor.evaluation.state.encode_state`."""
+    state: EvaluationState
     models: list[ModelReference]
     """Models that answered."""
+    model_counts: list[int]
+    """Number of images of the state that each of `models` answered."""
     unreadable: str = ""
     """Error of the first image that was left out as unreadable."""
     answered: int = 0
@@ -83,8 +88,6 @@ class EvaluationShard(msgspec.Struct, frozen=True):
     """Number of images that have only ground truth of another task, by that task."""
     other_models: dict[str, int] = {}
     """Number of images that have only ground truth of another model, by that model."""
-    model_counts: list[int] = []
-    """Number of images of the state that each of `models` answered; empty in a shard of version 0.2 or earlier."""
 
 
 def select_inferences(
@@ -278,9 +281,7 @@ def _shard(
     counts = dict.fromkeys((record.model for record in answered), 0)
     for record in answered:
         counts[record.model] += record.id in evaluated
-    return EvaluationShard(
-        encode_state(state), [*counts], unreadable, model_counts=[*counts.values()]
-    )
+    return EvaluationShard(state, [*counts], [*counts.values()], unreadable)
 
 
 def _of_model(name: str, version: str | None) -> dict[str, Any]:
@@ -301,7 +302,7 @@ def evaluate_stored(
     parameters: EvaluationParameters,
     on_progress: OnProgress = lambda *_: None,
     shards_directory: Path | None = None,
-    executor: ShardExecutor | None = None,
+    map_shards: MapShards = None,
     *,
     on_cells: Callable[[list[Cell]], None] = lambda _: None,
 ) -> Report:
@@ -312,7 +313,7 @@ def evaluate_stored(
         parameters: What to evaluate; checked.
         on_progress: See `OnProgress`.
         shards_directory: Where to save finished shards, so that the same evaluation, started again, resumes.
-        executor: Reads the shards; None: this process.
+        map_shards: Reads the shards; see `MapShards`.
         on_cells: Called with the inferences of each cell of the confusion matrix, if there is one.
 
     Raises:
@@ -321,18 +322,18 @@ def evaluate_stored(
     """
     started = time.monotonic()
     on_progress(0, None)
-    cache = _ShardCache(shards_directory)
-    selection = cache.get("selection", EvaluationSelection)
+    shards = _Shards(reader, shards_directory, map_shards, on_progress)
+    selection = shards.saved("selection", EvaluationSelection)
     if selection is None:
         selection = select_inferences(reader, parameters)
-        cache.put("selection", selection)
-    executor = executor or LocalExecutor(reader)
-    shards = _ShardReader(
-        selection, len(parameters.compare), cache, executor=executor, on_progress=on_progress
-    )
+        shards.save("selection", selection)
+    images = sum(len(part.ids) for part in selection.parts)
+    shards.total = images * (1 + len(parameters.compare))
     task = selection.task
-    evaluator = load_evaluator(task, parameters.metrics)
-    own_shards = shards.read("whole", partial(read_shard, parameters, task), selection.parts)
+    evaluator = load_evaluator(task, parameters)
+    own_shards = shards.read(
+        "whole", partial(read_shard, parameters, task), selection.parts, images
+    )
     unreadable = next((shard.unreadable for shard in own_shards if shard.unreadable), "")
     model, state = _merged(own_shards, parameters)
     if unreadable and not state.ids:
@@ -340,7 +341,7 @@ def evaluate_stored(
     other_models, pooled = [], _pooled_warnings(own_shards)
     for index, other_model in enumerate(parameters.compare):
         read_other = partial(read_other_model, other_model, task, selection.newest)
-        other_shards = shards.read(f"other-{index:02d}", read_other, shared_images(state))
+        other_shards = shards.read(f"other-{index:02d}", read_other, shared_images(state), images)
         other_models.append(_merged(other_shards, other_model))
         pooled += _pooled_warnings(other_shards, f"{other_model.model}: ")
     report = evaluate_state(
@@ -349,7 +350,7 @@ def evaluate_stored(
         task=task,
         model=model,
         window=_window(selection, parameters.where),
-        options=EvaluationOptions(parameters.resamples, parameters.seed, parameters.metrics),
+        options=EvaluationOptions(parameters.resamples, parameters.seed, parameters),
         other_models=other_models,
         check_cancelled=lambda: on_progress(shards.total, shards.total),
         on_pairs=lambda counted, pairs: on_cells(cells_of(counted.labels, counted.ids, pairs)),
@@ -365,67 +366,103 @@ def evaluate_stored(
     )
 
 
-class _ShardCache:
-    """Finished shards, each in a file, where there is a directory for them."""
+def run_evaluation(run: JobRun) -> str:
+    """Evaluate stored inferences; the report has the id of the job.
 
-    def __init__(self, directory: Path | None) -> None:
-        self._directory = directory
-        if directory is not None:
-            directory.mkdir(exist_ok=True)
+    Raises:
+        StoreError: No inferences match, or they are of several tasks.
+    """
+    parameters = msgspec.convert(run.job.parameters, EvaluationParameters)
+    window = parameters.schedule
+    shards = run.directory / "shards"
+    if shards.is_dir():
+        run.log("continuing with the shards that were read before")
+    is_read = False
 
-    def get(self, name: str, type_: type[_Saved]) -> _Saved | None:
-        """Return what is saved under a name."""
-        if self._directory is not None:
-            path = self._directory / f"{name}.msgpack"
-            # The file may be damaged if power was lost while it was written.
-            with suppress(FileNotFoundError, msgspec.MsgspecError):
-                return msgspec.msgpack.decode(path.read_bytes(), type=type_)
-        return None
+    def report_progress(done: int, total: int | None) -> None:
+        nonlocal is_read
+        if done == total and not is_read:
+            is_read = True
+            run.log(f"{total} inferences read; computing metrics")
+        run.report_reading(done, total)
 
-    def put(self, name: str, value: EvaluationSelection | EvaluationShard) -> None:
-        """Save a selection or a shard under a name."""
-        if self._directory is not None:
-            write_atomically(self._directory / f"{name}.msgpack", msgspec.msgpack.encode(value))
+    history_directory = team_folder(run.directory.parent.parent / "evaluation", run.job.team)
+    try:
+        report = evaluate_stored(
+            run.inferences,
+            parameters,
+            report_progress,
+            shards_directory=shards,
+            on_cells=partial(save_cells, run.directory),
+        )
+    except StoreError as error:
+        if window is not None:
+            record_failure(history_directory, run.job.id, parameters.model, window, error)
+        raise StoreError(str(error)) from error
+    report = msgspec.structs.replace(report, id=run.job.id)
+    file_name = save_report(run, report)
+    shutil.rmtree(shards)
+    if window is not None:
+        record_window(history_directory, report, parameters.model, window)
+    run.log(f"{report.data.current.n} images evaluated")
+    return file_name
 
 
-class _ShardReader:
-    """Reads shard by shard, and saves those that are finished."""
+class _Shards:
+    """Shards of an evaluation, read one after the other; finished ones are saved where there is a directory for them."""
 
     def __init__(
         self,
-        selection: EvaluationSelection,
-        other_models: int,
-        cache: _ShardCache,
-        executor: ShardExecutor,
+        reader: InferenceReader,
+        directory: Path | None,
+        map_shards: MapShards,
         on_progress: OnProgress,
     ) -> None:
-        self._cache, self._executor, self._on_progress = cache, executor, on_progress
-        self._images = sum(len(shard.ids) for shard in selection.parts)
-        self.total = self._images * (1 + other_models)
-        self._finished = 0
+        self._reader, self._directory = reader, directory
+        self._map_shards, self._on_progress = map_shards, on_progress
+        self._finished = self.total = 0
+        """Number of images that were read, and of all images, once for each model."""
+        if directory is not None:
+            directory.mkdir(exist_ok=True)
+
+    def saved(self, name: str, type_: type[_Saved]) -> _Saved | None:
+        """Return what is saved under a name."""
+        if self._directory is not None:
+            path = self._directory / f"{name}.msgpack"
+            # The file may be damaged if power was lost while it was written, or be of another release.
+            with suppress(FileNotFoundError, ValueError):
+                decoded: _Saved = unpack(path.read_bytes(), type_)
+                return decoded
+        return None
+
+    def save(self, name: str, value: EvaluationSelection | EvaluationShard) -> None:
+        """Save a selection or a shard under a name."""
+        if self._directory is not None:
+            write_atomically(self._directory / f"{name}.msgpack", pack(value))
 
     def read(
         self,
         name: str,
-        read: Callable[[InferenceReader, _Item], EvaluationShard],
-        items: Sequence[_Item],
+        read: Callable[[InferenceReader, Any], EvaluationShard],
+        items: Sequence[Any],
+        images: int,
     ) -> list[EvaluationShard]:
-        """Read the shards that are not saved yet, and report progress."""
+        """Read the shards of a model that are not saved yet, of so many images at most, and report progress."""
         names = [f"{name}-{index:06d}" for index in range(len(items))]
-        shards = {
-            shard_name: shard
-            for shard_name in names
-            if (shard := self._cache.get(shard_name, EvaluationShard)) is not None
-        }
-        missing = [index for index, shard_name in enumerate(names) if shard_name not in shards]
-        new_shards = self._executor.map(read, [items[index] for index in missing])
-        for index, shard in zip(missing, new_shards, strict=True):
+        shards = {name: self.saved(name, EvaluationShard) for name in names}
+        missing = [index for index, name in enumerate(names) if shards[name] is None]
+        finished = len(items) - len(missing)
+        unread = [items[index] for index in missing]
+        map_shards = self._map_shards
+        new_shards = (
+            map_shards(read, unread) if map_shards else map(partial(read, self._reader), unread)
+        )
+        for count, (index, shard) in enumerate(zip(missing, new_shards, strict=True), finished + 1):
             shards[names[index]] = shard
-            self._cache.put(names[index], shard)
-            images = min(len(shards) * SHARD_SIZE, self._images)
-            self._on_progress(self._finished + images, self.total)
-        self._finished += self._images
-        return [shards[shard_name] for shard_name in names]
+            self.save(names[index], shard)
+            self._on_progress(self._finished + min(count * SHARD_SIZE, images), self.total)
+        self._finished += images
+        return [shard for shard in shards.values() if shard is not None]
 
 
 def _merged(
@@ -433,7 +470,7 @@ def _merged(
 ) -> tuple[ReportedModel, EvaluationState]:
     """Merge the states of shards; the model is named by all of its versions that answered."""
     models = [model for shard in shards for model in shard.models]
-    state = merge_states(decode_state(shard.state) for shard in shards)
+    state = merge_states(shard.state for shard in shards)
     model = reported_model(parameters.model, parameters.version, models)
     return msgspec.structs.replace(model, is_pooled=len(_counts_by_model(shards)) > 1), state
 
@@ -442,7 +479,7 @@ def _counts_by_model(shards: Sequence[EvaluationShard]) -> Counter[ModelReferenc
     """Return how many of the images that count each version and file of a model answered."""
     counts: Counter[ModelReference] = Counter()
     for shard in shards:
-        counts.update(dict(zip(shard.models, shard.model_counts, strict=False)))
+        counts.update(dict(zip(shard.models, shard.model_counts, strict=True)))
     return +counts
 
 

@@ -1,7 +1,7 @@
 """Chooses the images to label next out of candidates: by uncertainty, drift and diversity, fair to their sources."""
 
-from collections.abc import Collection, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,14 +35,8 @@ class SelectionCandidates(NamedTuple):
         return SelectionCandidates(*columns)
 
 
-class Embeddings(Protocol):
-    """The embeddings of candidates and of labelled images."""
-
-    def max_rows(self, ids: Int64Array) -> int:
-        """Return of how many of these inferences the embeddings fit into memory."""
-
-    def read(self, ids: Int64Array) -> Embedded:
-        """Return the embeddings of those inferences (N,) that have one of the space that most of them have."""
+ReadEmbeddings = Callable[[Int64Array], Embedded]
+"""Returns the embeddings of those inferences (N,), the best first, that have one of the space that most of them have."""
 
 
 class Choice(NamedTuple):
@@ -59,7 +53,10 @@ class Choice(NamedTuple):
 
 
 def choose(
-    candidates: SelectionCandidates, count: int, by: Collection[Criterion], embeddings: Embeddings
+    candidates: SelectionCandidates,
+    count: int,
+    by: Collection[Criterion],
+    read_embeddings: ReadEmbeddings,
 ) -> Choice:
     """Choose images.
 
@@ -71,7 +68,7 @@ def choose(
         candidates: The candidates.
         count: Images to choose; fewer if there are fewer.
         by: What speaks for an image.
-        embeddings: Read for diversity only, and only of the band.
+        read_embeddings: Called for diversity only, and only for the band.
     """
     columns: list[Float64Array] = []
     columns += [candidates.uncertainties] if "uncertainty" in by else []
@@ -84,11 +81,8 @@ def choose(
         chosen = order[within_quotas(ordered.sources, quotas)]
         return Choice([Pick(row, None, None) for row in chosen.tolist()], 0, 0, 0)
     is_near = within_quotas(ordered.sources, quotas, BAND)
-    fitting = embeddings.max_rows(ordered.ids[is_near]) // int(quotas.sum())
-    if fitting < BAND:
-        is_near = within_quotas(ordered.sources, quotas, max(fitting, 1))
     band = ordered.take(np.flatnonzero(is_near))
-    embedded = embeddings.read(band.ids)
+    embedded = read_embeddings(band.ids)
     picks = spread_out(band.ids, band.sources, quotas, embedded)
     rows = order[is_near]
     return Choice(

@@ -3,8 +3,9 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,8 +14,8 @@ from quadriga.monitor.drift.parameters import SOURCE_KEYS
 from quadriga.monitor.drift.signal_reading import read_sources
 from quadriga.monitor.selection.choice import Choice, Criterion, SelectionCandidates, choose
 from quadriga.monitor.selection.diversity import Embedded, Pick, is_usable
-from quadriga.monitor.selection.uncertainty import Basis, uncertainty_of
-from quadriga.store.database.rows import is_number
+from quadriga.store.browsing.label_queue import best_scores
+from quadriga.store.database.rows import decode_label_scores, is_number
 from quadriga.store.query.columns import (
     ImageColumns,
     ScoredColumns,
@@ -29,6 +30,63 @@ from quadriga.tasks.arrays import Float16Array, Int64Array, UInt64Array
 MAX_SELECTED = 10_000
 """Maximum images of one selection."""
 _DIGITS = 6
+
+
+NOTHING = 0.5
+"""Uncertainty of an image in which a detector or segmenter found nothing: that of one object with a score of 0.5.
+
+An empty scene and a missed object look alike, so such images come neither first nor last.
+"""
+
+Basis = Literal["margin", "best score", "lowest score", "nothing predicted"]
+
+
+class Uncertainty(NamedTuple):
+    """How unsure a model was of an image."""
+
+    value: float
+    """Degree of uncertainty, from 0, sure, to 1."""
+    basis: Basis
+    """What the value was taken from."""
+
+
+def uncertainty_of(task: str, predictions: Any) -> Uncertainty | None:
+    """Return how unsure a model was of an image; None if its predictions have no score.
+
+    - Classification: 1 minus the margin between the two best labels, as the label queue orders by; of a single label 1
+      minus its score; 1 if no label reached the threshold.
+    - Objects, and answers that have scores: 1 minus the lowest score, which is nearest to the threshold.
+
+    Args:
+        task: Task of the model, such as `OBJECT_DETECTION`.
+        predictions: The predictions as JSON.
+
+    Source: Settles, "Active Learning Literature Survey" (2009), section 3.1.
+    """
+    scored = decode_label_scores(predictions)
+    if scored is None or task == "TENSOR":
+        return None
+    if task == "IMAGE_CLASSIFICATION":
+        best = [score for _, score in best_scores(predictions) if math.isfinite(score)]
+        return _of_labels(best[:2], has_labels=bool(scored))
+    if not scored and task != "IMAGE_TEXT_TO_TEXT":
+        return Uncertainty(NOTHING, "nothing predicted")
+    numbers = [float(item.score) for item in scored if is_number(item.score)]
+    scores = [*filter(math.isfinite, numbers)]
+    return Uncertainty(_unit(1 - min(scores)), "lowest score") if scores else None
+
+
+def _of_labels(best: list[float], *, has_labels: bool) -> Uncertainty | None:
+    """Return the uncertainty of the one or two best scores of labels, the best first."""
+    if len(best) == 2:
+        return Uncertainty(_unit(1 - (best[0] - best[1])), "margin")
+    if best:
+        return Uncertainty(_unit(1 - best[0]), "best score")
+    return None if has_labels else Uncertainty(1.0, "nothing predicted")
+
+
+def _unit(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
 
 
 class SelectionOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,8 +176,8 @@ def select(
         seed=options.seed,
         progress=progress,
     )
-    embeddings = StoredEmbeddings(reader, labelled.ids)
-    choice = choose(pool.candidates, options.count, options.by, embeddings)
+    read_near = partial(read_embeddings, reader, labelled.ids)
+    choice = choose(pool.candidates, options.count, options.by, read_near)
     hashes = _hashes(reader, pool, choice)
     return Selection(
         images=[
@@ -226,7 +284,7 @@ def _notes(pool: Pool, choice: Choice, options: SelectionOptions) -> list[str]:
     elif choice.embedded < choice.band:
         notes.append(
             f"diversity: {choice.band - choice.embedded} of {choice.band} images have no embedding, or one of another "
-            "space: they are selected last"
+            "space, or none that fits into memory: they are selected last"
         )
     if pool.source_key is None:
         keys = ", ".join(options.source_keys)
@@ -249,74 +307,64 @@ class _Kind(NamedTuple):
     """Size of one, as float16."""
 
 
-class StoredEmbeddings:
-    """Embeddings of stored inferences, of the space that most of the band has; of two as frequent the newest.
+def read_embeddings(reader: InferenceReader, labelled_ids: Int64Array, ids: Int64Array) -> Embedded:
+    """Return the embeddings of those inferences (N,) that have one of the space that most of them have, of two as frequent the newest.
+
+    Of more than fit into memory, those of the first are read.
 
     Args:
         reader: The stored inferences.
-        labelled_ids: (A,) inferences of images that have ground truth.
+        labelled_ids: (A,) inferences of images that have ground truth; up to `MAX_LABELLED` are read.
+        ids: (N,) inferences, the best first.
     """
+    kind = _frequent_kind(reader, ids)
+    if kind is None:
+        nothing = np.empty((0, 1), np.float16)
+        return Embedded(np.empty(0, np.int64), nothing, nothing, np.empty(0, np.int64))
+    rows, embeddings = _read_kind(reader, ids, kind, MAX_BAND_BYTES // (2 * kind.size_bytes))
+    labelled_rows, labelled = _read_kind(reader, labelled_ids, kind, MAX_LABELLED)
+    return Embedded(rows, embeddings, labelled, labelled_ids[labelled_rows])
 
-    def __init__(self, reader: InferenceReader, labelled_ids: Int64Array) -> None:
-        self._reader = reader
-        self._labelled_ids = labelled_ids
 
-    def max_rows(self, ids: Int64Array) -> int:
-        """Return of how many of these inferences the embeddings fit into memory."""
-        kind = self._kind(ids)
-        return len(ids) if kind is None else MAX_BAND_BYTES // (2 * kind.size_bytes)
+def _frequent_kind(reader: InferenceReader, ids: Int64Array) -> _Kind | None:
+    """Return the kind of embedding that most of these inferences have."""
+    counts: Counter[_Kind] = Counter()
+    newest: dict[_Kind, int] = {}
+    for start in range(0, len(ids), _EMBEDDINGS_CHUNK):
+        for row in scan_embeddings(reader, ids[start : start + _EMBEDDINGS_CHUNK].tolist()):
+            if row.size_bytes % 2 == 0:
+                kind = _Kind(row.space, row.size_bytes)
+                counts[kind] += 1
+                newest[kind] = max(newest.get(kind, 0), row.id)
+    return max(counts, key=lambda kind: (counts[kind], newest[kind]), default=None)
 
-    def read(self, ids: Int64Array) -> Embedded:
-        """Return the embeddings of those inferences (N,) that have one, and up to `MAX_LABELLED` of labelled images."""
-        kind = self._kind(ids)
-        if kind is None:
-            nothing = np.empty((0, 1), np.float16)
-            return Embedded(np.empty(0, np.int64), nothing, nothing, np.empty(0, np.int64))
-        rows, embeddings = self._read(ids, kind, len(ids))
-        labelled_rows, labelled = self._read(self._labelled_ids, kind, MAX_LABELLED)
-        return Embedded(rows, embeddings, labelled, self._labelled_ids[labelled_rows])
 
-    def _kind(self, ids: Int64Array) -> _Kind | None:
-        """Return the kind of embedding that most of these inferences have."""
-        counts: Counter[_Kind] = Counter()
-        newest: dict[_Kind, int] = {}
-        for start in range(0, len(ids), _EMBEDDINGS_CHUNK):
-            for row in scan_embeddings(
-                self._reader, ids[start : start + _EMBEDDINGS_CHUNK].tolist()
-            ):
-                if row.size_bytes % 2 == 0:
-                    kind = _Kind(row.space, row.size_bytes)
-                    counts[kind] += 1
-                    newest[kind] = max(newest.get(kind, 0), row.id)
-        return max(counts, key=lambda kind: (counts[kind], newest[kind]), default=None)
-
-    def _read(self, ids: Int64Array, kind: _Kind, limit: int) -> tuple[Int64Array, Float16Array]:
-        """Return rows (M,) of the first inferences, up to a limit, that have an embedding of a kind, and these (M, D)."""
-        rows = [np.empty(0, np.int64)]
-        blocks = [np.empty((0, kind.size_bytes // 2), np.float16)]
-        count = 0
-        for start in range(0, len(ids), _EMBEDDINGS_CHUNK):
-            chunk = ids[start : start + _EMBEDDINGS_CHUNK].tolist()
-            signals = self._reader.signals(chunk)
-            places = [
-                place
-                for place, id_ in enumerate(chunk)
-                if (stored := signals.get(id_)) is not None
-                and (stored.space or "", len(stored.embedding or b"")) == kind
-            ]
-            joined = b"".join(signals[chunk[place]].embedding or b"" for place in places)
-            block = (
-                np.frombuffer(joined, "<f2")
-                .astype(np.float16)
-                .reshape(len(places), kind.size_bytes // 2)
-            )
-            usable = is_usable(block)
-            rows.append((start + np.array(places, np.int64))[usable][: limit - count])
-            blocks.append(block[usable][: limit - count])
-            count += len(rows[-1])
-            if count >= limit:
-                break
-        return np.concatenate(rows), np.concatenate(blocks)
+def _read_kind(
+    reader: InferenceReader, ids: Int64Array, kind: _Kind, limit: int
+) -> tuple[Int64Array, Float16Array]:
+    """Return rows (M,) of the first inferences, up to a limit, that have an embedding of a kind, and these (M, D)."""
+    rows = [np.empty(0, np.int64)]
+    blocks = [np.empty((0, kind.size_bytes // 2), np.float16)]
+    count = 0
+    for start in range(0, len(ids), _EMBEDDINGS_CHUNK):
+        chunk = ids[start : start + _EMBEDDINGS_CHUNK].tolist()
+        signals = reader.signals(chunk)
+        stored = [
+            (place, signal.embedding)
+            for place, id_ in enumerate(chunk, start)
+            if (signal := signals.get(id_)) is not None
+            and signal.embedding
+            and (signal.space or "", len(signal.embedding)) == kind
+        ]
+        joined = np.frombuffer(b"".join(embedding for _, embedding in stored), "<f2")
+        block = joined.astype(np.float16).reshape(-1, kind.size_bytes // 2)
+        usable = is_usable(block)
+        rows.append(np.array([place for place, _ in stored], np.int64)[usable][: limit - count])
+        blocks.append(block[usable][: limit - count])
+        count += len(rows[-1])
+        if count >= limit:
+            break
+    return np.concatenate(rows), np.concatenate(blocks)
 
 
 MAX_CANDIDATES = 200_000

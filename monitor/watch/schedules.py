@@ -181,13 +181,6 @@ class ScheduleStore(Generic[ScheduleT]):
         paths = self.directory.glob(f"*.{SCHEDULE_SUFFIX}")
         return sorted(unquote(path.name.removesuffix(f".{SCHEDULE_SUFFIX}")) for path in paths)
 
-    def done_until_s(self, model: str) -> int | None:
-        """Return the end of the latest window that was submitted or skipped, in seconds since 1970; None if none was."""
-        progress = read_model_file(
-            model_file_path(self.directory, model, POSITION_SUFFIX), ScheduleProgress
-        )
-        return None if progress is None else progress.done_s
-
     def mark_done(self, model: str, done_s: int) -> None:
         """Save that all windows up to `done_s` were submitted or skipped."""
         write_model_file(
@@ -197,9 +190,10 @@ class ScheduleStore(Generic[ScheduleT]):
     def next_s(self, model: str, saved: SavedSchedule[ScheduleT]) -> int:
         """Return the start of the first window that is not done yet, in seconds since 1970."""
         length_s, next_s = saved.every_s, saved.first_s
-        done_s = self.done_until_s(model)
-        if done_s is not None:  # the end of a window, maybe of another length
-            next_s = max(next_s, next_s - (next_s - done_s) // length_s * length_s)
+        path = model_file_path(self.directory, model, POSITION_SUFFIX)
+        progress = read_model_file(path, ScheduleProgress)
+        if progress is not None:  # the end of a window, maybe of another length
+            next_s = max(next_s, next_s - (next_s - progress.done_s) // length_s * length_s)
         return next_s
 
 

@@ -28,7 +28,7 @@ MOST = {
     "a query": 26,
     "the list page": 38,
     "the overview": 40,
-    "an evaluation": 65,
+    "an evaluation": 59,
     "the page of an evaluation": 26,
     "the comparison of two models": 40,
 }

@@ -4,8 +4,7 @@ import msgspec
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, RawBody
 
-from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.monitoring.schedules import check_end_webhook
+from quadriga.engine.api.access import caller_scope, check_end_webhook
 from quadriga.engine.api.openapi import (
     NOT_READY,
     NOT_STORED,

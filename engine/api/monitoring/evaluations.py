@@ -6,8 +6,7 @@ from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, QueryParameter, RawBody
 
-from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.monitoring.schedules import check_end_webhook
+from quadriga.engine.api.access import caller_scope, check_end_webhook
 from quadriga.engine.api.openapi import (
     NOT_READY,
     UNREADABLE_QUERY,

@@ -46,13 +46,8 @@ from quadriga.monitor.watch.webhooks import (
     ANY_PUBLIC,
     WebhookFormat,
     WebhookHosts,
-    check_host,
-    check_url,
     check_webhook_hosts,
 )
-from quadriga.proto.access import admit
-from quadriga.proto.request import current_caller
-from quadriga.store.jobs.jobs import EndWebhook
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.records.errors import NotFoundError
 from quadriga.store.records.records import timestamp_text
@@ -79,19 +74,6 @@ class WebhookState(msgspec.Struct, frozen=True, kw_only=True):
     failed_at: str | None
     error: str | None
     """Error of the last failed delivery."""
-
-
-def check_end_webhook(url: EndWebhook, hosts: WebhookHosts) -> None:
-    """Check the webhook of a job's end as those of schedules are checked.
-
-    Raises:
-        Forbidden: The caller may not monitor.
-        QueryError: It is no URL, or of a host that alerts may not be sent to.
-    """
-    if url is not msgspec.UNSET:
-        admit(current_caller(), "monitor")
-        check_url(url, "webhook")
-        check_host(url, "webhook", hosts)
 
 
 def webhook_states(

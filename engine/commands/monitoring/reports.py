@@ -65,18 +65,18 @@ def report_of_store(
         kind: Kind of the job that makes the same report on the server.
         resolve: See `Resolve`.
         compute: Computes the report of the store, its settings, the parameters and a folder for what belongs to it;
-            `on_progress` is an `OnProgress`, and `executor` that of --on.
+            `on_progress` is an `OnProgress`, and `map_shards` that of --on.
     """
     settings = store_settings(options.data, options.database)
     with ExitStack() as stack:
         inferences, blobs = stack.enter_context(open_store(settings))
-        executor = None
+        map_shards = None
         if (ray := stack.enter_context(ray_cluster(options.on))) is not None:
-            from quadriga.monitor.evaluation.ray_executor import RayExecutor
+            from quadriga.monitor.evaluation.ray_executor import map_on
 
-            executor = RayExecutor(ray, settings.database_url)
+            map_shards = map_on(ray, settings.database_url)
         parameters = resolve(inferences, settings)
-        compute = partial(compute, inferences, settings, parameters, executor=executor)
+        compute = partial(compute, inferences, settings, parameters, map_shards=map_shards)
         run = None
         if not options.no_keep:
             stack.callback(os.umask, os.umask(0o077))  # as the files of the server

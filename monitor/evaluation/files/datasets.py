@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from quadriga.monitor.evaluation.files.coco_wire import annotated_images
+from quadriga.monitor.evaluation.files.coco import annotated_images
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.changes.annotations import parse_annotations
 from quadriga.store.exchange.coco import FILE_NAME, written_names

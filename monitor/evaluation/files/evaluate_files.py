@@ -13,8 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 from quadriga.monitor.evaluation.evaluators import build_state, find_unreadable, load_evaluator
-from quadriga.monitor.evaluation.files.coco import coco_state
-from quadriga.monitor.evaluation.files.coco_wire import coco_images
+from quadriga.monitor.evaluation.files.coco import coco_images, coco_state
 from quadriga.monitor.evaluation.reporting import (
     DEFAULT_OPTIONS,
     EvaluationOptions,
@@ -25,8 +24,6 @@ from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
     EvaluationState,
-    decode_state,
-    encode_state,
     merge_states,
     nonzero_counts,
 )
@@ -92,7 +89,7 @@ def evaluate_records(
         file: JSON lines; read twice, the second time for the worst images.
         task: Task of all records; see `load_evaluator`.
         name: Name of the file, for messages.
-        by: Keys to slice by; see `quadriga.monitor.evaluation.slicing`.
+        by: Keys to slice by; see `quadriga.monitor.evaluation.state.slice_values`.
         options: See `EvaluationOptions`.
         on_lines_read: See `OnLinesRead`.
 
@@ -125,7 +122,7 @@ def evaluate_parquet(
     Args:
         path: Path of the file, the same for every process that reads it.
         task: Task of all inferences; see `load_evaluator`.
-        by: Keys to slice by; see `quadriga.monitor.evaluation.slicing`.
+        by: Keys to slice by; see `quadriga.monitor.evaluation.state.slice_values`.
         options: See `EvaluationOptions`.
         map_shards: Reads the row groups, one after the other or on many machines; like the built-in `map`.
         on_lines_read: See `OnLinesRead`.
@@ -144,10 +141,10 @@ def evaluate_parquet(
         lines = (line for line, _ in read_parquet(path, images=False))
         return (numbered.image for numbered in _lines(lines, path.name))
 
-    for data, span in map_shards(
+    for state, span in map_shards(
         partial(_row_group, path, task, tuple(by)), range(count_row_groups(path))
     ):
-        states.append(decode_state(data))
+        states.append(state)
         times = _span((*times, *span))
         rows += len(states[-1].ids)
         on_lines_read(rows)
@@ -156,12 +153,13 @@ def evaluate_parquet(
     )
 
 
-def _row_group(path: Path, task: str, by: Sequence[str], group: int) -> tuple[bytes, _Times]:
+def _row_group(
+    path: Path, task: str, by: Sequence[str], group: int
+) -> tuple[EvaluationState, _Times]:
     from quadriga.store.exchange.arrow_tables import read_parquet  # noqa: PLC0415 - it is an extra
 
     lines = (line for line, _ in read_parquet(path, group, images=False))
-    state, times = _read(task, by, f"{path.name}[{group}]", lines)
-    return encode_state(state), times
+    return _read(task, by, f"{path.name}[{group}]", lines)
 
 
 def _report(

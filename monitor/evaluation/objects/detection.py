@@ -7,22 +7,20 @@ import msgspec
 import numpy as np
 
 from quadriga.monitor.evaluation.evaluators import TaskMetrics
-from quadriga.monitor.evaluation.item_tables import (
-    ItemTable,
-    annotations_table,
-    predictions_table,
-    read_item_table,
-)
 from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
-from quadriga.monitor.evaluation.objects.matching import OverlapFunction
+from quadriga.monitor.evaluation.objects.matching import OverlapFunction, overlap_of
 from quadriga.monitor.evaluation.objects.object_metrics import OBJECT_SETTINGS, ObjectMetrics
 from quadriga.monitor.evaluation.state import (
     BoundedNumber,
     EvaluatedImage,
     EvaluationState,
+    ItemTable,
     LabelNumbers,
     Table,
     TrueObject,
+    annotations_table,
+    predictions_table,
+    read_item_table,
 )
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 from quadriga.tasks.predictions import BOX_KEYS, ltwh_to_xyxy
@@ -106,15 +104,8 @@ def box_overlap(state: EvaluationState) -> OverlapFunction:
             ends = np.minimum(predicted_sides[high][prediction], true_sides[high][annotation])
             side = ends - np.maximum(predicted_sides[low][prediction], true_sides[low][annotation])
             intersection *= np.maximum(side, 0)
-        predicted_area = predicted_sides[4][prediction]
-        union = np.where(
-            crowd[annotation],
-            predicted_area,
-            predicted_area + true_sides[4][annotation] - intersection,
-        )
-        return np.divide(
-            intersection, union, out=np.zeros_like(intersection), where=intersection > 0
-        )
+        areas = predicted_sides[4][prediction], true_sides[4][annotation]
+        return overlap_of(intersection, *areas, crowd[annotation])
 
     return overlap
 

@@ -100,6 +100,18 @@ class OverlapPairs(NamedTuple):
         return overlap
 
 
+def overlap_of(
+    intersection: Float64Array | Int64Array,
+    predicted_area: Float64Array | Int64Array,
+    true_area: Float64Array | Int64Array,
+    crowd: BoolArray,
+) -> Float64Array:
+    """Return the overlap of pairs (P,): intersection over union; with a crowd, over the area of the prediction."""
+    union = predicted_area + true_area - intersection
+    area = np.where(crowd, predicted_area, union)
+    return np.divide(intersection, area, out=np.zeros(len(area)), where=intersection > 0)
+
+
 def match_objects(
     predictions: Table,
     truths: Table,
@@ -293,24 +305,15 @@ def _ranked(predictions: Table, max_detections: int) -> tuple[Int64Array, Int64A
         Positions (D,) of predictions by image, label and falling score; the rank of each within image and label;
         and indices into these, by label, then falling score, then image.
     """
-    by_image = _sorted(np.arange(len(predictions["image"])), predictions["image"])
-    by_score = by_image[np.argsort(-predictions["score"][by_image], kind="stable")]
-    by_label = _sorted(by_score, predictions["label"])
-    order = _sorted(by_label, predictions["image"])
-    rank = index_within_runs(joint_key(predictions["image"], predictions["label"])[order])
+    score, group = predictions["score"], joint_key(predictions["image"], predictions["label"])
+    order = np.argsort(-score, kind="stable")
+    order = order[np.argsort(group[order], kind="stable")]
+    rank = index_within_runs(group[order])
     is_kept = rank < max_detections
-    new_position = np.empty(len(order), np.int64)
-    new_position[order] = np.where(is_kept, np.cumsum(is_kept) - 1, -1)
-    by_label = new_position[by_label]
-    return order[is_kept], rank[is_kept], by_label[by_label >= 0]
-
-
-def _sorted(order: Int64Array, numbers: Int64Array) -> Int64Array:
-    """Sort an order stably by whole numbers of 0 or more, in digits of 16 bits: NumPy uses radix sort for those."""
-    for shift in range(0, int(numbers.max(initial=0)).bit_length(), 16):
-        digits = (numbers[order] >> shift).astype(np.uint16)
-        order = order[np.argsort(digits, kind="stable")]
-    return order
+    order, rank = order[is_kept], rank[is_kept]
+    by_score = np.argsort(-score[order], kind="stable")
+    by_label = np.argsort(predictions["label"][order[by_score]], kind="stable")
+    return order, rank, by_score[by_label]
 
 
 def _outside(area: Float64Array, areas: Float64Array) -> BoolArray:

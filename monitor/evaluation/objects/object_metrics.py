@@ -12,8 +12,7 @@ import numpy as np
 
 from quadriga.monitor.evaluation.arrays import finite_or_none, index_within_runs
 from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline
-from quadriga.monitor.evaluation.labels.calibration import CalibrationBins
-from quadriga.monitor.evaluation.labels.label_counts import LabelCounts
+from quadriga.monitor.evaluation.labels.label_counts import CalibrationBins, LabelCounts
 from quadriga.monitor.evaluation.labels.label_counts import count_confusion as confusion_of
 from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
 from quadriga.monitor.evaluation.objects.average_precision import (
@@ -83,7 +82,7 @@ class ObjectMetrics:
     """Metrics of predicted objects against annotated ones.
 
     Args:
-        state: State with the tables of `quadriga.monitor.evaluation.item_tables`, and columns for the overlap.
+        state: State with the tables of `quadriga.monitor.evaluation.state`, and columns for the overlap.
         overlap: Overlap of pairs, by the positions of their rows in the two tables; pairs share an image, but
             not always a label. With a crowd: intersection over the area of the prediction.
         kind: Name of the overlap in the report.

@@ -14,24 +14,22 @@ from quadriga.monitor.evaluation.evaluators import (
     Headline,
     TaskMetrics,
 )
-from quadriga.monitor.evaluation.item_tables import (
-    ItemTable,
-    annotations_table,
-    predictions_table,
-    read_item_table,
-)
 from quadriga.monitor.evaluation.labels.label_counts import weighted_totals
 from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
-from quadriga.monitor.evaluation.objects.matching import OverlapFunction, near_pairs
+from quadriga.monitor.evaluation.objects.matching import OverlapFunction, near_pairs, overlap_of
 from quadriga.monitor.evaluation.objects.object_metrics import OBJECT_SETTINGS, ObjectMetrics
 from quadriga.monitor.evaluation.state import (
     BoundedMagnitude,
     BoundedNumber,
     EvaluatedImage,
     EvaluationState,
+    ItemTable,
     LabelNumbers,
     Table,
     TrueObject,
+    annotations_table,
+    predictions_table,
+    read_item_table,
 )
 from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
@@ -41,7 +39,6 @@ from quadriga.tasks.geometry import (
     relative_to_pixels,
     xywhr_to_corners,
 )
-from quadriga.tasks.geometry import ratio as overlap_ratio
 from quadriga.tasks.predictions import ORIENTED_BOX_KEYS
 
 _Pair = tuple[BoundedNumber, BoundedNumber]
@@ -130,15 +127,9 @@ def oriented_overlap(state: EvaluationState, *, crowds: bool = True) -> OverlapF
             intersection[chunk] = _common_areas(
                 predicted_corners[predicted_rows] + offset[:, None], true_corners[true_rows]
             )
-        predicted_area = predicted_areas[prediction]
-        union = np.where(
-            crowd[annotation],
-            predicted_area,
-            predicted_area + true_areas[annotation] - intersection,
-        )
-        iou: Float64Array = np.minimum(
-            overlap_ratio(intersection, union), 1
-        )  # rounding may exceed 1
+        areas = predicted_areas[prediction], true_areas[annotation]
+        # Rounding may exceed 1.
+        iou: Float64Array = np.minimum(overlap_of(intersection, *areas, crowd[annotation]), 1)
         return iou
 
     return overlap

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
-from operator import attrgetter
 from typing import Any, ClassVar
 
 import msgspec
@@ -11,27 +9,26 @@ import numpy as np
 
 from quadriga.monitor.evaluation.arrays import concat_tables, joint_key
 from quadriga.monitor.evaluation.evaluators import TaskMetrics
-from quadriga.monitor.evaluation.item_tables import (
-    ItemKind,
-    ItemTable,
-    annotations_table,
-    predictions_table,
-    read_items,
-    tabulate,
-)
 from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
 from quadriga.monitor.evaluation.objects.matching import OverlapFunction, OverlapPairs
 from quadriga.monitor.evaluation.objects.object_metrics import OBJECT_SETTINGS, ObjectMetrics
-from quadriga.monitor.evaluation.pixels.masks import Contours, Masks, from_contours, mask_overlaps
+from quadriga.monitor.evaluation.pixels.masks import Masks, from_contours, mask_overlaps
 from quadriga.monitor.evaluation.state import (
     BoundedNumber,
     EvaluatedImage,
     EvaluationError,
     EvaluationState,
+    ItemKind,
+    ItemTable,
     LabelNumbers,
     Table,
     TrueObject,
+    annotations_table,
+    predictions_table,
+    read_items,
+    tabulate,
 )
+from quadriga.tasks.geometry import Ring, to_rings
 from quadriga.tasks.predictions import Point
 
 IGNORED_LABELS = frozenset({"ignore", "void"})
@@ -132,7 +129,10 @@ def object_tables(
 
     def objects(kind: ItemKind, segments: list[Any]) -> tuple[ItemTable, Masks]:
         items = tabulate([image], kind, [segments], labels=labels, without=NON_OBJECT_LABELS)
-        return items, _masks(image, kind, items.rows)
+        if items.rows and not (image.width and image.height):
+            raise EvaluationError(f"image {image.id!r}: width and height are required")
+        outlines = outlines_of(items.rows, items.locate)
+        return items, from_contours(outlines, image.width or 0, image.height or 0)
 
     return mask_tables(objects("predictions", predictions), objects("ground_truth", truths))
 
@@ -159,24 +159,15 @@ def mask_tables(
     return {"predictions": prediction_table, "truths": annotation_table, "pairs": pairs}
 
 
-def _masks(image: EvaluatedImage, kind: str, rows: list[Any]) -> Masks:
-    """Convert contours to masks; each point is rounded to its pixel."""
-    if rows and not (image.width and image.height):
-        raise EvaluationError(f"image {image.id!r}: width and height are required")
-    rings = [ring for segment in rows for ring in segment.contour]
-    ring_points = list(chain.from_iterable(rings))
-    points = np.empty((len(ring_points), 2))
-    for axis, name in enumerate("xy"):
-        points[:, axis] = np.fromiter(
-            map(attrgetter(name), ring_points), np.float64, len(ring_points)
-        )
-    if not (np.abs(points) < MAX_OUTSIDE_PX).all():
-        raise EvaluationError(
-            f"image {image.id!r}: {kind}: expected points near the image, got {np.abs(points).max()}"
-        )
-    contours = Contours(
-        np.rint(points).astype(np.int32),
-        np.array([len(ring) for ring in rings], np.int64),
-        np.array([len(segment.contour) for segment in rows], np.int64),
-    )
-    return from_contours(contours, image.width or 0, image.height or 0)
+def outlines_of(
+    segments: Sequence[PredictedSegment | TrueSegment], name_of: Callable[[int], str]
+) -> list[list[Ring]]:
+    """Return the rings of segments, each point rounded to its pixel; `name_of` names one, for messages."""
+    with np.errstate(invalid="ignore"):  # numbers beyond int32 are refused below
+        outlines = [to_rings(segment.contour) for segment in segments]
+    for index, rings in enumerate(outlines):
+        if any((np.abs(ring.astype(np.int64)) > MAX_OUTSIDE_PX).any() for ring in rings):
+            raise EvaluationError(
+                f"{name_of(index)}: expected points near the image, got one beyond {MAX_OUTSIDE_PX} pixels"
+            )
+    return outlines

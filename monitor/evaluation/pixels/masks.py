@@ -5,13 +5,15 @@ masks from contours, and the columns for masks from COCO's runs; two masks can b
 have the same direction.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from quadriga.monitor.evaluation.arrays import expand_ranges, find_keys, run_starts
-from quadriga.tasks.arrays import BoolArray, Float64Array, Int32Array, Int64Array, UInt64Array
-from quadriga.tasks.geometry import fill
+from quadriga.monitor.evaluation.objects.matching import overlap_of
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array, UInt64Array
+from quadriga.tasks.geometry import Ring, fill
 
 _LINES = 1 << 20
 """Maximum number of lines that are compared at once: bounds the memory."""
@@ -30,17 +32,6 @@ class Masks(NamedTuple):
     """Words of all masks. Bit 0 of a word is its first pixel; lines begin at a multiple of 64 pixels of the image."""
 
 
-class Contours(NamedTuple):
-    """Regions of one image (N,) as rings of points."""
-
-    points: Int32Array
-    """Points of all rings, x and y, pixels of the image, (P, 2)."""
-    sizes: Int64Array
-    """Number of points of each ring, (R,)."""
-    rings: Int64Array
-    """Number of rings of each region, (N,)."""
-
-
 class PixelRuns(NamedTuple):
     """Regions as runs of pixels (R,), counted down the columns: x * height + y."""
 
@@ -52,31 +43,24 @@ class PixelRuns(NamedTuple):
     """Pixel after the last; a run may continue in the next column."""
 
 
-def from_contours(contours: Contours, width: int, height: int) -> Masks:
-    """Convert the contours of one image to masks by the rule of `quadriga.tasks.geometry`, cropped to the image."""
-    frame = _frames(contours, width, height)
+def from_contours(regions: Sequence[Sequence[Ring]], width: int, height: int) -> Masks:
+    """Convert regions of one image, each some rings of points, to masks by the rule of `quadriga.tasks.geometry`.
+
+    Rings have one point at least; masks are cropped to the image.
+    """
+    frames = [_frame(outlines, width, height) for outlines in regions]
+    frame = np.array(frames, np.int64).reshape(-1, 4)
     stride = _stride(frame)
     sizes = (frame[:, 1] - frame[:, 0]) * stride
     ends = np.cumsum(sizes)
     words = np.zeros(int(sizes.sum()), "<u8")
     # Crops are aligned to words.
-    corner = np.stack([frame[:, 2] & ~63, frame[:, 0]], axis=1).astype(np.int32)
-    region_of_ring = np.repeat(np.arange(len(frame)), contours.rings)
-    points = contours.points - np.repeat(corner[region_of_ring], contours.sizes, axis=0)
-    outlines = np.split(points, np.cumsum(contours.sizes)[:-1])
-    ring_ends = np.cumsum(contours.rings)
+    corners = np.stack([frame[:, 2] & ~63, frame[:, 0]], axis=1).astype(np.int32)
     for region in np.flatnonzero(sizes).tolist():
-        rows = (
-            words[ends[region] - sizes[region] : ends[region]]
-            .view(np.uint8)
-            .reshape(-1, stride[region] * 8)
-        )
-        rings = [
-            ring
-            for ring in outlines[ring_ends[region] - contours.rings[region] : ring_ends[region]]
-            if len(ring)
-        ]
-        mask = fill(rings, int(frame[region, 3] - corner[region, 0]), len(rows))
+        rows = words[ends[region] - sizes[region] : ends[region]].view(np.uint8)
+        rows = rows.reshape(-1, stride[region] * 8)
+        outlines = [ring - corners[region] for ring in regions[region]]
+        mask = fill(outlines, int(frame[region, 3] - corners[region, 0]), len(rows))
         bits = np.packbits(mask, axis=1, bitorder="little")
         rows[:, : bits.shape[1]] = bits
     pixels = np.append(0, np.cumsum(np.bitwise_count(words), dtype=np.int64))
@@ -84,20 +68,16 @@ def from_contours(contours: Contours, width: int, height: int) -> Masks:
     return Masks(frame, area, ends - sizes, words.astype(np.uint64, copy=False))
 
 
-def _frames(contours: Contours, width: int, height: int) -> Int64Array:
-    """Return the frames (N, 4) of contours, cropped to their image."""
-    frame = np.zeros((len(contours.rings), 4), np.int64)
-    rings = np.append(0, np.cumsum(contours.rings))
-    points = np.append(0, np.cumsum(contours.sizes))[rings]
-    has_points = np.flatnonzero(np.diff(points))
-    if has_points.size:
-        lower = np.minimum.reduceat(contours.points, points[has_points])[:, ::-1]
-        upper = np.maximum.reduceat(contours.points, points[has_points])[:, ::-1]
-        frame[has_points, ::2] = np.maximum(lower, 0)
-        frame[has_points, 1::2] = np.minimum(upper.astype(np.int64) + 1, (height, width))
-        outside = (frame[:, 1::2] <= frame[:, ::2]).any(axis=1)
-        frame[outside] = 0
-    return frame
+def _frame(outlines: Sequence[Ring], width: int, height: int) -> tuple[int, int, int, int]:
+    """Return the frame of rings, cropped to their image; all 0 if nothing of them is in it."""
+    if outlines:
+        points = np.concatenate(outlines)
+        (left, top), (right, bottom) = points.min(axis=0).tolist(), points.max(axis=0).tolist()
+        top, bottom = max(top, 0), min(bottom + 1, height)
+        left, right = max(left, 0), min(right + 1, width)
+        if top < bottom and left < right:
+            return top, bottom, left, right
+    return 0, 0, 0, 0
 
 
 def from_runs(runs: PixelRuns, height: Int64Array) -> Masks:
@@ -150,9 +130,8 @@ def mask_overlaps(
     prediction, truth, intersection = (
         values[intersection > 0] for values in (prediction, truth, intersection)
     )
-    predicted_area = predictions.area[prediction]
-    union = predicted_area + truths.area[truth] - intersection
-    return prediction, truth, intersection / np.where(crowd[truth], predicted_area, union)
+    areas = predictions.area[prediction], truths.area[truth]
+    return prediction, truth, overlap_of(intersection, *areas, crowd[truth])
 
 
 def _common(

@@ -22,12 +22,12 @@ from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, Metric
 from quadriga.monitor.evaluation.pixels.instances import (
     BACKGROUND,
     IGNORED_LABELS,
-    MAX_OUTSIDE_PX,
     NON_OBJECT_LABELS,
     InstanceEvaluator,
     PredictedSegment,
     TrueSegment,
     object_tables,
+    outlines_of,
     tables_by_image,
 )
 from quadriga.monitor.evaluation.state import (
@@ -38,7 +38,7 @@ from quadriga.monitor.evaluation.state import (
     Table,
 )
 from quadriga.tasks.arrays import Float64Array, Int64Array
-from quadriga.tasks.geometry import paint, to_rings
+from quadriga.tasks.geometry import paint
 
 _LARGEST_PX = 1 << 28
 _NOTHING, _HIDDEN = -1, -2
@@ -118,13 +118,8 @@ def _painted(
     """Paint segments with their labels, later ones over earlier ones."""
     canvas = np.zeros(size_hw, np.uint8 if len(segments) < 255 else np.int32)
     canvas_values = {_NOTHING: 0}
-    for index, (segment, label) in enumerate(zip(segments, labels, strict=True)):
-        with np.errstate(invalid="ignore"):  # numbers beyond int32 are refused below
-            outlines = to_rings(segment.contour)
-        if any((np.abs(ring.astype(np.int64)) > MAX_OUTSIDE_PX).any() for ring in outlines):
-            raise EvaluationError(
-                f"{location}[{index}]: expected points near the image, got one beyond {MAX_OUTSIDE_PX} pixels"
-            )
+    regions = outlines_of(segments, lambda index: f"{location}[{index}]")
+    for outlines, label in zip(regions, labels, strict=True):
         paint(canvas, outlines, canvas_values.setdefault(label, len(canvas_values)))
     return canvas, np.array([*canvas_values], np.int64)
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from quadriga.monitor.evaluation.arrays import ratio
 from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline, TaskMetrics
-from quadriga.monitor.evaluation.item_tables import read_items
 from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
@@ -24,6 +23,7 @@ from quadriga.monitor.evaluation.state import (
     LabelNumbers,
     Table,
     nonzero_counts,
+    read_items,
 )
 from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import Float64Array

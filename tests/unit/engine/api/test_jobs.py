@@ -11,8 +11,8 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
+from quadriga.engine.api.access import check_end_webhook
 from quadriga.engine.api.jobs import job_routes
-from quadriga.engine.api.monitoring.schedules import check_end_webhook
 from quadriga.monitor.watch.webhooks import parse_webhook_hosts
 from quadriga.proto.access import ROLES, Caller
 from quadriga.proto.errors import Forbidden

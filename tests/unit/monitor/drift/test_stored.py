@@ -15,7 +15,6 @@ from quadriga.monitor.drift.samples import DriftError
 from quadriga.monitor.drift.stored import compare_stored
 from quadriga.monitor.drift.summary import summarise
 from quadriga.monitor.drift.windows import WindowQuery, read_window
-from quadriga.monitor.executors import LocalExecutor
 from quadriga.monitor.report.drift_texts import caveats, headline, is_maybe_chance
 from quadriga.store.records.ids import LARGEST_ID
 from quadriga.store.records.records import (
@@ -82,7 +81,7 @@ def compared(store, baseline=None, **fields):
 
 def windowed(store, **fields):
     query = WindowQuery("one", StoredWindow(), LARGEST_ID, 0, **{"max_rows": 10_000} | fields)
-    return read_window(store.inferences, query, lambda *_: None, LocalExecutor(store.inferences))
+    return read_window(store.inferences, query, lambda *_: None)
 
 
 def signal(report, name):

@@ -11,7 +11,6 @@ import pytest
 from quadriga.engine.api.monitoring.schedules import evaluation_schedule_routes
 from quadriga.monitor.evaluation.intervals import share_interval
 from quadriga.monitor.evaluation.parameters import (
-    EvaluationParameters,
     ReferenceMetric,
     ScheduledWindow,
 )
@@ -25,7 +24,7 @@ from quadriga.monitor.evaluation.schedules import (
 from quadriga.monitor.evaluation.state import EvaluationError, NoInferencesError
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Data, Metric, Report, Window
-from quadriga.store.jobs.jobs import Job, Jobs
+from quadriga.store.jobs.jobs import Jobs
 from tests.unit.http_client import NoStore, client_of
 
 MODEL = "shapes-classifier"
@@ -244,9 +243,7 @@ def test_recording_a_report_again_changes_nothing(directory, caplog):
     ],
 )
 def test_a_window_that_cannot_be_evaluated_has_a_reason(directory, caplog, error, status):
-    parameters = EvaluationParameters(MODEL, schedule=window(1))
-    job = Job("7", "evaluation", msgspec.to_builtins(parameters), "2026-03-02T00:01:00.000Z")
-    record_failure(directory, job, error)
+    record_failure(directory, "7", MODEL, window(1), error)
     (past,) = read_history(directory, MODEL).windows
     assert (past.status, past.reason, past.n, past.value) == (status, str(error), 0, None)
     assert len(caplog.messages) == (status == "error")

@@ -264,7 +264,7 @@ FAR = {**SEGMENT, "contour": contour([(0, 0), (1e300, 0)])}
         ([], [SEGMENT], {"height": 0}, "image '1': width and height are required"),
         ([{"label": "a"}], [], {}, "image '1': predictions\\[0\\]: expected a field `score`"),
         ([], [{"label": "a"}], {}, "image '1': ground_truth\\[0\\]: expected a field `contour`"),
-        ([SEGMENT, FAR], [], {}, "image '1': predictions: expected points near the image, got 1e\\+300"),
+        ([SEGMENT, FAR], [], {}, "image '1': predictions\\[1\\]: expected points near the image, got one beyond"),
         ([{**SEGMENT, "score": 1e51}], [], {}, "image '1': predictions\\[0\\].score: expected `float` <= 1e\\+50"),
         ([], [{**SEGMENT, "area": -1}], {}, "image '1': ground_truth\\[0\\].area: expected `float` >= 0"),
     ],

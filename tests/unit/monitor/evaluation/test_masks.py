@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from pycocotools import mask as coco
 
 from quadriga.monitor.evaluation.pixels.masks import (
-    Contours,
     Masks,
     from_contours,
     from_runs,
@@ -39,15 +38,6 @@ def lines(masks: Masks, at: int, shape: tuple[int, int]) -> np.ndarray:
 
 def named(at: int) -> str:
     return f"region {at}"
-
-
-def contours_of(regions: list[list[np.ndarray]]) -> Contours:
-    flat = [ring for outlines in regions for ring in outlines]
-    return Contours(
-        np.concatenate([np.zeros((0, 2), np.int32), *flat]),
-        np.array([len(ring) for ring in flat], np.int64),
-        np.array([len(outlines) for outlines in regions], np.int64),
-    )
 
 
 def region(pick: np.random.Generator, width: int, height: int) -> np.ndarray:
@@ -123,12 +113,10 @@ outlines = st.lists(st.lists(st.tuples(coordinates, coordinates), max_size=6), m
 @settings(max_examples=200)
 @given(st.lists(outlines, max_size=4), st.integers(1, 140), st.integers(1, 140))
 def test_contours_are_filled_by_their_one_rule(contours, width, height):
-    contours = [
-        [np.array(ring, np.int32).reshape(-1, 2) for ring in contour] for contour in contours
-    ]
-    masks = from_contours(contours_of(contours), width, height)
+    contours = [[np.array(ring, np.int32) for ring in contour if ring] for contour in contours]
+    masks = from_contours(contours, width, height)
     for at, contour in enumerate(contours):
-        mask = fill([ring for ring in contour if len(ring)], width, height)
+        mask = fill(contour, width, height)
         np.testing.assert_array_equal(lines(masks, at, mask.shape), mask)
         assert masks.area[at] == mask.sum()
 
@@ -149,7 +137,7 @@ def test_overlaps_are_those_of_the_reference_and_contours_and_runs_agree(seed):
         for regions in (predicted, true)
     ]
     by_rings = [
-        from_contours(contours_of([rings(mask) for mask in regions]), width, height)
+        from_contours([rings(mask) for mask in regions], width, height)
         for regions in (predicted, true)
     ]
     for masks in (by_runs, by_rings):
@@ -175,7 +163,7 @@ def test_only_masks_of_one_image_are_compared(monkeypatch):
 def test_a_square_of_twenty_pixels_is_four_hundred():
     """The area is that of the example in `docs/evaluation-reference.md`."""
     ring = np.array([(0, 0), (19, 0), (19, 19), (0, 19)], np.int32)
-    assert from_contours(contours_of([[ring]]), 100, 100).area.tolist() == [400]
+    assert from_contours([[ring]], 100, 100).area.tolist() == [400]
     size = np.array([(100, 100)])
     edges = [[0.0, 0.0, 20.0, 0.0, 20.0, 20.0, 0.0, 20.0]]
     assert masks_from_segmentations([edges], size, named).area.tolist() == [400]

@@ -5,17 +5,13 @@ import numpy as np
 import pytest
 import sklearn.metrics as scikit_learn
 
+from quadriga.monitor.array_packing import pack, unpack
 from quadriga.monitor.evaluation.evaluators import EVALUATORS, build_state, load_evaluator
 from quadriga.monitor.evaluation.labels.classification import ClassificationEvaluator
 from quadriga.monitor.evaluation.metric_settings import MetricSettings, check_settings
 from quadriga.monitor.evaluation.objects.detection import DetectionEvaluator
 from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
-from quadriga.monitor.evaluation.state import (
-    EvaluationError,
-    decode_state,
-    encode_state,
-    merge_states,
-)
+from quadriga.monitor.evaluation.state import EvaluationError, EvaluationState, merge_states
 from quadriga.monitor.report import metric_texts
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import ReportedModel
@@ -279,7 +275,7 @@ def test_a_saved_state_has_the_numbers_of_any_thresholds(task):
     """Shards that were saved for one choice hold nothing of it: merged, they answer for another."""
     chosen, images = CHOICES[task]
     evaluator = load_evaluator(task)
-    shards = [encode_state(build_state(evaluator, images[at::2], [])) for at in (1, 0)]
+    shards = [pack(build_state(evaluator, images[at::2], [])) for at in (1, 0)]
     for settings in (MetricSettings(), MetricSettings(**chosen), MetricSettings(bins=2)):
         reports = [
             stable_report(
@@ -288,12 +284,12 @@ def test_a_saved_state_has_the_numbers_of_any_thresholds(task):
                 )
             )
             for state in (
-                merge_states(map(decode_state, shards)),
+                merge_states(unpack(shard, EvaluationState) for shard in shards),
                 state_of_shards(evaluator, images),
             )
         ]
         assert reports[0] == reports[1]
-        assert [encode_state(build_state(evaluator, images[at::2], [])) for at in (1, 0)] == shards
+        assert [pack(build_state(evaluator, images[at::2], [])) for at in (1, 0)] == shards
 
 
 @pytest.mark.parametrize(

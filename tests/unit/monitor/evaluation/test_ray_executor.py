@@ -10,7 +10,7 @@ from quadriga.monitor.drift.stored import compare_stored
 from quadriga.monitor.evaluation import stored
 from quadriga.monitor.evaluation.files.evaluate_files import evaluate_parquet
 from quadriga.monitor.evaluation.parameters import EvaluationParameters
-from quadriga.monitor.evaluation.ray_executor import RayCluster, RayExecutor
+from quadriga.monitor.evaluation.ray_executor import RayCluster, map_on
 from quadriga.monitor.evaluation.reporting import EvaluationOptions
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
@@ -77,9 +77,7 @@ def test_a_cluster_gives_the_same_report(store, database_url, cluster):
     )
     parameters = msgspec.convert(msgspec.to_builtins(parameters), EvaluationParameters)
     local_report = evaluate_stored(store.inferences, parameters)
-    there = evaluate_stored(
-        store.inferences, parameters, executor=RayExecutor(cluster, database_url)
-    )
+    there = evaluate_stored(store.inferences, parameters, map_shards=map_on(cluster, database_url))
     assert local_report.provenance["shards"] == 3
     assert stable_report(there) == stable_report(local_report)
 
@@ -90,9 +88,7 @@ def test_a_cluster_gives_the_same_drift(store, database_url, cluster, monkeypatc
     window = StoredWindow(where={"id": {"lt": middle}})
     parameters = DriftParameters("one", where={"id": {"ge": middle}}, baseline=window)
     local_report = compare_stored(store.inferences, parameters)
-    there = compare_stored(
-        store.inferences, parameters, executor=RayExecutor(cluster, database_url)
-    )
+    there = compare_stored(store.inferences, parameters, map_shards=map_on(cluster, database_url))
     assert local_report.data.current.n == local_report.data.baseline.n == IMAGES // 2
     assert stable_report(there) == stable_report(local_report)
 
@@ -140,7 +136,7 @@ def test_what_fails_on_a_cluster_says_why(store, database_url, cluster):
         evaluate_stored(
             store.inferences,
             EvaluationParameters("one"),
-            executor=RayExecutor(cluster, database_url),
+            map_shards=map_on(cluster, database_url),
         )
 
 

@@ -121,7 +121,7 @@ def test_the_example_of_the_document_is_a_schedule(client):
     assert client.put(path, content=parameters).status_code == 200
 
 
-NO_OBJECT = "expected the body to be a JSON object with every, window, version, where, by, top_k, "
+NO_OBJECT = "expected the body to be a JSON object with every, window, version, where, by, metric, "
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_windows_are_evaluated_with_the_chosen_thresholds(client, jobs, schedule
     (parameters,) = (jobs.read(job_id).parameters for job_id in jobs.ids())
     assert {name: parameters[name] for name in chosen} == chosen
     by_hand = decode_parameters(json.dumps({"model": "one", **chosen}).encode())
-    assert msgspec.convert(parameters, EvaluationParameters).metrics == by_hand.metrics
+    assert msgspec.convert(parameters, EvaluationParameters).chosen == by_hand.chosen
 
 
 def test_other_thresholds_start_a_new_series(schedules, jobs):
@@ -293,7 +293,7 @@ def test_no_window_is_submitted_twice_over_restarts(schedules, jobs):
     schedules.mark_done("one", MIDNIGHT_S + 2 * HOUR_S)  # it died before it saved the last one
     Scheduler(schedules, jobs).step(MIDNIGHT_S + 3 * HOUR_S + 120)
     assert windows(jobs) == expected
-    assert schedules.done_until_s("one") == MIDNIGHT_S + 3 * HOUR_S
+    assert schedules.next_s("one", schedules.get("one")) == MIDNIGHT_S + 3 * HOUR_S
 
 
 def test_a_clock_that_is_set_back_submits_nothing_again(schedules, jobs):

@@ -14,7 +14,7 @@ from quadriga.monitor.selection.choice import (
     within_quotas,
 )
 from quadriga.monitor.selection.diversity import Embedded, is_usable, spread_out
-from quadriga.monitor.selection.uncertainty import NOTHING, uncertainty_of
+from quadriga.monitor.selection.stored import NOTHING, uncertainty_of
 
 NAN = float("nan")
 
@@ -168,15 +168,11 @@ def test_embeddings_without_a_direction_cannot_be_compared():
 class HeldEmbeddings:
     """Embeddings in memory, by inference, in degrees."""
 
-    def __init__(self, degrees, room=1 << 30):
+    def __init__(self, degrees):
         self.degrees = degrees
-        self.room = room
         self.read_ids = []
 
-    def max_rows(self, _):
-        return self.room
-
-    def read(self, ids):
+    def __call__(self, ids):
         self.read_ids = ids.tolist()
         return embedded([self.degrees[id_] for id_ in self.read_ids])
 
@@ -211,14 +207,6 @@ def test_diversity_chooses_within_the_band_of_the_first():
     assert embeddings.read_ids == list(range(1, 2 * BAND + 1))
     assert rows_of(choice) == [0, 9]
     assert (choice.band, choice.embedded) == (10, 10)
-
-
-@pytest.mark.parametrize(("room", "band"), [(100, 10), (7, 6), (4, 4), (1, 2), (0, 2)])
-def test_the_band_is_as_large_as_the_memory_allows(room, band):
-    embeddings = HeldEmbeddings({number: number for number in range(1, 31)}, room)
-    choice = choose(candidates([0.5] * 30), 2, ["diversity"], embeddings)
-    assert choice.band == band
-    assert len(choice.picks) == 2
 
 
 def test_more_than_there_are_is_all_of_them():

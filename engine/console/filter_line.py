@@ -332,7 +332,22 @@ class FilterLinks:
         """Return the link that adds a comparison, or removes it if it is there."""
         if self.has(text):
             return self.to(joined(part for part in self._texts if part != text))
-        return self.to(joined([*self._texts, text]))
+        return self.to(self.line_with(text))
+
+    def line_with(self, text: str) -> str:
+        """Return the line with a further comparison, of cells instead of the one of their field."""
+        field = field_and_rest(text)[0]
+        is_of_cells = field in ("truth=", "predicted=")
+        others = (
+            part for part in self._texts if not is_of_cells or field_and_rest(part)[0] != field
+        )
+        return joined([*others, text])
+
+    @property
+    def cell_field(self) -> str:
+        """The field of labels within what an evaluation calls missed or false: `truth` or `predicted`; empty for other filters."""
+        fields = (("truth", "predicted"), ("predicted", "truth"))
+        return next((own for own, other in fields if self.has(comparison_text(other, ""))), "")
 
     def chosen(self, field: str) -> tuple[Scalar, ...]:
         """Return the values of which a field must have one, as far as a single part of the filter says them."""
@@ -705,7 +720,7 @@ def _word_of(typed: str) -> tuple[Word | None, str]:
     return None, ""
 
 
-class _Evaluation(msgspec.Struct, frozen=True):
+class Evaluation(msgspec.Struct, frozen=True):
     """The fields of a report that say which cells it has."""
 
     model: ReportedModel
@@ -718,7 +733,7 @@ def _outcomes(reports: ReportStore, word: Word, beside: str) -> Iterator[tuple[s
     newest = {report.model.name: report.id for report in reversed(reports.all()) if report.kind == "evaluation"}  # fmt: skip
     for report_id in sorted(newest.values(), reverse=True)[:_MAX_EVALUATIONS]:
         with suppress(StoreError):
-            evaluation = reports.decode(report_id, _Evaluation)
+            evaluation = reports.decode(report_id, Evaluation)
             labels = {label.lower(): label for label in evaluation.confusion.labels} if beside else {"": ""}  # fmt: skip
             for label in _near(beside, labels)[:1]:
                 if line := outcome_line(

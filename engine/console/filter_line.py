@@ -426,7 +426,7 @@ EVERYDAY_WORDS = (
     Word(("last hour",), "ts=ge:-1h", "the last hour"),
     Word(("last 24 hours", "last day"), "ts=ge:-24h", "the last 24 hours"),
     Word(("last week", "last 7 days"), "ts=ge:-7d", "the last 7 days"),
-    Word(("missed", "not found", "false negatives"), "", "missed"),
+    Word(("missed", "not found", "false negatives"), "", "objects not found"),
     Word(("false positives", "false alarms"), "", "predicted where nothing is"),
     Word(("wrong", "mistakes", "incorrect"), "", "missed, false or taken for another label"),
 )  # fmt: skip
@@ -481,7 +481,12 @@ class Problem(msgspec.Struct, frozen=True):
     position: int
     """Place of the caret below the line, in characters."""
     needs_evaluation: bool = False
-    """Whether it stands for what an evaluation finds."""
+    """Whether it stands for what an evaluation finds, and so is right, but finds nothing without one."""
+
+    @property
+    def status(self) -> int:
+        """Status of a page about it."""
+        return 200 if self.needs_evaluation else 400
 
 
 def check(line: str) -> Problem | None:
@@ -537,9 +542,9 @@ def _syntax_problem(line: str, place: int, error: str) -> Problem:
         return Problem(message, line, place)
     known = _word_of(word)[0]
     needs_evaluation = known is not None and not known.line
-    message = f"“{word[:_SHOWN]}” is compared with nothing. A comparison has = between, as label=NAME or meta.KEY=VALUE."
-    if needs_evaluation:
-        message = f"“{word[:_SHOWN]}” is what an evaluation finds, and none has found any yet."
+    message = f"“{word[:_SHOWN]}” is what an evaluation finds"
+    if not needs_evaluation:
+        message = f"“{word[:_SHOWN]}” is compared with nothing. A comparison has = between, as label=NAME or meta.KEY=VALUE."
     return Problem(message, line, line[:place].rindex(word), needs_evaluation)
 
 

@@ -489,6 +489,6 @@ def inferences_page(services: Services, store: ConsoleStore) -> None:
                 to_time=lambda bar: links.between("ts", bar.start, bar.end),
                 times=time_links(links, datetime.now(UTC).date()),
             )
-            return page_response(html, 400 if content["problem"] else 200)
+            return page_response(html, content["problem"].status if content["problem"] else 200)
 
         return await store.queries.run(request, show)

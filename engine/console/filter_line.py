@@ -189,10 +189,14 @@ class Chip(msgspec.Struct, frozen=True):
     without: str
 
     @property
-    def scale(self) -> str:
-        """A bound of the blur as pages show it, such as `22 of 100`; empty for anything else."""
-        bound = re.fullmatch(r"!?sig\.image\.blur=(?:[gl][te]:)?(-?\d+(?:\.\d+)?)", self.text)
-        return f"{readable_number('image.blur', float(bound[1])):.0f} of 100" if bound else ""
+    def words(self) -> str:
+        """A bound of what was measured on images in words, such as `blur at least 13 of 100`; empty for anything else."""
+        bound = re.fullmatch(r"sig\.image\.(\w+)=([gl][te]):(-?\d+(?:\.\d+)?)", self.text)
+        if bound is None:
+            return ""
+        name, operator, number = bound.groups()
+        shown = readable_number(f"image.{name}", float(number))
+        return f"{name.replace('_', ' ')} {OPERATOR_WORDS['value'][operator]} {shown:.3g}{' of 100' if name == 'blur' else ''}"
 
 
 class QueuePlace(msgspec.Struct, frozen=True):

@@ -39,9 +39,9 @@ MAX_OUTLINES = 80
 """Outlines on a small image; what has more shows those of the best scores."""
 
 _MAX_WORDS = 4
-_OF_TRUTH = ("truth", "missed")
+_OF_TRUTH, _USUAL = ("truth", "missed"), ("truth", "pred")
 _KINDS = (*_OF_TRUTH, "false", "matched", "pred")
-"""Kinds of marks, in the order in which they are drawn."""
+"""Kinds of marks; where there are too many, the first are drawn."""
 
 RATIOS = (40, 50, 56, 67, 75, 80, 100, 125, 133, 150, 178, 200, 240, 300)
 """Classes of the style sheet for the width of an image, in percent of its height."""
@@ -108,7 +108,7 @@ class Meant(msgspec.Struct, frozen=True):
 
     def has(self, kind: str, item: DrawnItem) -> bool:
         """Check whether an item that `items` returned is one of these objects."""
-        is_in_cells = kind == "pred" if self.cells is None else kind not in ("truth", "pred")
+        is_in_cells = kind == "pred" if self.cells is None else kind not in _USUAL
         return (
             item.has_shape
             and is_in_cells
@@ -146,6 +146,7 @@ def card(
         of_kind = _best_first(item for other, item in items if other == kind)
         total += sum(item.has_shape for item in of_kind)
         marks += _marks(kind, of_kind[: outlines - len(marks)], (width, height))
+    marks.sort(key=lambda mark: mark.kind not in _USUAL)  # what the page is about lies on top
     scores = [item.score for item in meant_items or detections if item.score is not None]
     return Card(
         of=inference,

@@ -318,7 +318,8 @@ def _of_cells(store: InferenceReader, facet: Facet, links: FilterLinks) -> Facet
         for value in facet.values
     }
     counts = {label: store.count(QueryRequest(line)).count for label, line in lines.items()}
-    values = [FacetValue(label, count) for label, count in counts.items() if count]
+    in_order = sorted(counts.items(), key=lambda pair: -pair[1])
+    values = [FacetValue(label, count) for label, count in in_order if count]
     return msgspec.structs.replace(facet, values=values, distinct=len(values))
 
 

@@ -381,7 +381,7 @@ class ObjectMetrics:
             return []
         lowest = math.floor(score.min() * 1000) / 1000
         missing = f"none of {len(score):,} predictions has a score below {lowest:g}"
-        advice = "what was left out counts as not found: send score_threshold 0.001"
+        advice = "what was left out counts as not found: ask the model for scores from 0.001, by the parameter score_threshold"
         return [f"AP and AR are those above a score threshold: {missing}, and {advice}"]
 
     def _classify_errors(self, pairs: OverlapPairs) -> TideErrors:

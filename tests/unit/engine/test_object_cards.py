@@ -177,7 +177,7 @@ def test_the_objects_of_cells_are_drawn_apart_and_nothing_below_the_score_of_the
     ]
     about = card(stored, meant=meant)
     assert (about.score, about.scores, about.words) == (0.7, 2, f"ship {TIMES}2 · buoy")
-    assert [mark.kind for mark in about.marks] == ["truth", "missed", "false", "matched", "pred"]
+    assert [mark.kind for mark in about.marks] == ["truth", "pred", "missed", "false", "matched"]
     assert object_cards([inference(boxes)], Meant(cells={})) == ([], 0)
     of_ships, _ = object_cards([stored], msgspec.structs.replace(meant, conditions=find_meant("label=ship:lt:1").conditions))  # fmt: skip
     assert [object_.name for object_ in of_ships] == ["ship 0.80"]

@@ -112,7 +112,9 @@ class Meant(msgspec.Struct, frozen=True):
         return (
             item.has_shape
             and is_in_cells
-            and (not self.conditions or any(_meets(item, one) for one in self.conditions))
+            and (
+                not self.conditions or any(_meets(item, condition) for condition in self.conditions)
+            )
         )
 
 
@@ -202,15 +204,7 @@ def names_of(inference: StoredInference, positions: Iterable[int]) -> list[str]:
     """Return the predictions at these positions in words, with their scores."""
     items = items_of(inference.predictions)
     chosen = [items[position] for position in positions if position < len(items)]
-    return [
-        text
-        for item in _best_first(chosen)
-        for text in (
-            [one_line(item.label, 24) + ("" if item.score is None else f" {item.score:.2f}")]
-            if item.has_shape
-            else item_texts([item])
-        )
-    ]
+    return [item.name if item.has_shape else item.text for item in _best_first(chosen)]
 
 
 def _marks(kind: str, items: Iterable[DrawnItem], size_wh: tuple[int, int]) -> list[Mark]:
@@ -313,7 +307,7 @@ class ObjectCard(msgspec.Struct, frozen=True, kw_only=True):
 
     of: StoredInference
     kind: str
-    """That of its `Mark`."""
+    """The kind of its `Mark`."""
     name: str
     """Label and score."""
     view_box: str
@@ -364,11 +358,11 @@ def find_meant(
         inferences: What it found, to look for the objects of cells.
         reports: Returns the reports that the caller may see; None to do without cells.
     """
-    found: list[Leaf] = []
+    leaves: list[Leaf] = []
     with suppress(QueryError):
-        found = list(_positive(QueryRequest(line or {}).parse_filter()))
-    conditions = [leaf for leaf in found if isinstance(leaf, PredictionCondition)]
-    cells = [leaf for leaf in found if isinstance(leaf, ReportCells)]
+        leaves = list(_positive(QueryRequest(line or {}).parse_filter()))
+    conditions = [leaf for leaf in leaves if isinstance(leaf, PredictionCondition)]
+    cells = [leaf for leaf in leaves if isinstance(leaf, ReportCells)]
     with suppress(StoreError):  # the report is damaged, or of a task without objects
         if cells and reports is not None:
             confusion = reports().decode(cells[0].report, Evaluation).confusion

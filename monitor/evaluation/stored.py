@@ -282,14 +282,14 @@ def items_in_cells(
     if pairs is None or pairs.true_item is None or pairs.predicted_item is None:
         return {}
     labels = [*state.labels, ""]
-    found = {id_: (set[int](), set[int](), set[int]()) for id_ in state.ids}
+    items = {id_: (set[int](), set[int](), set[int]()) for id_ in state.ids}
     columns = (column.tolist() for column in pairs if column is not None)
     for image, true, predicted, true_item, predicted_item in zip(*columns, strict=True):
         if any(cell.has(labels[true], labels[predicted]) for cell in cells):
-            missed, wrong, right = found[state.ids[image]]
+            missed, wrong, right = items[state.ids[image]]
             kind = missed if predicted < 0 else right if true == predicted else wrong
             kind.add(true_item if predicted < 0 else predicted_item)
-    return {id_: CellItems(*kinds) for id_, kinds in found.items()}
+    return {id_: CellItems(*kinds) for id_, kinds in items.items()}
 
 
 def _answered(records: Sequence[StoredInference], task: str) -> list[StoredInference]:

@@ -380,7 +380,7 @@ def find_quality(
         with suppress(NotFoundError, *JSON_ERRORS):  # removed since, or damaged
             report = _decoder.decode(reports.read(summary.id))
             comparison = _comparison_with(report, first)
-            if comparison is not None and _filter_of(report) == line:
+            if comparison is not None and (report.data.current.filter or "") == line:
                 return _quality(summary.id, report, comparison, line=line, link=link)
     return None
 
@@ -390,10 +390,6 @@ def _comparison_with(report: Report, model: tuple[str, str]) -> Comparison | Non
         if (comparison.model.name, comparison.model.version) == model and comparison.differences:
             return comparison
     return None
-
-
-def _filter_of(report: Report) -> object:
-    return report.data.current.filter or ""
 
 
 def _quality(

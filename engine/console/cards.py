@@ -2,13 +2,15 @@
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from quadriga.engine.console.filter_line import Evaluation
+from quadriga.monitor.evaluation.stored import CellItems, items_in_cells
 from quadriga.monitor.report.outlines import (
     DrawnItem,
     decode_items,
@@ -16,10 +18,20 @@ from quadriga.monitor.report.outlines import (
     item_texts,
     points_of,
 )
+from quadriga.monitor.report.saved import ReportStore
 from quadriga.quoting import one_line
-from quadriga.store.query.filters.syntax import And, BoundOperator, Filter, Or, PredictionCondition
+from quadriga.store.query.filters.syntax import (
+    And,
+    BoundOperator,
+    Filter,
+    Leaf,
+    Not,
+    Or,
+    PredictionCondition,
+    ReportCells,
+)
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records.errors import QueryError
+from quadriga.store.records.errors import QueryError, StoreError
 from quadriga.store.records.records import StoredInference
 from quadriga.tasks import SHORT_NAMES
 
@@ -27,6 +39,9 @@ MAX_OUTLINES = 80
 """Outlines on a small image; what has more shows those of the best scores."""
 
 _MAX_WORDS = 4
+_OF_TRUTH, _USUAL = ("truth", "missed"), ("truth", "pred")
+_KINDS = (*_OF_TRUTH, "false", "matched", "pred")
+"""Kinds of marks; where there are too many, the first are drawn."""
 
 RATIOS = (40, 50, 56, 67, 75, 80, 100, 125, 133, 150, 178, 200, 240, 300)
 """Classes of the style sheet for the width of an image, in percent of its height."""
@@ -36,7 +51,7 @@ class Mark(msgspec.Struct, frozen=True):
     """An outline over an image."""
 
     kind: str
-    """`truth`, `pred`, or `false` for a prediction that the model beside it has not."""
+    """`truth` or `pred`; of what the page is about `missed` for an annotation, `matched` or `false` for a prediction."""
     path: str
     """SVG path in pixels of the image."""
     name: str
@@ -66,14 +81,52 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """Model, version or file that answered, where the list has several; see `told_apart`."""
 
 
+class Meant(msgspec.Struct, frozen=True):
+    """Objects that a page is about: of these cells of an evaluation, and by label and score of one of these conditions."""
+
+    conditions: Sequence[PredictionCondition] = ()
+    """All objects without any."""
+    cells: Mapping[str, CellItems] | None = None
+    """Items by the ids of inferences; None for all."""
+    least_score: float = 0.0
+    """Score from which other predictions are shown; those without one are, too."""
+
+    def items(self, inference: StoredInference) -> list[tuple[str, DrawnItem]]:
+        """Return the annotations and the predictions to show, each with the kind of its mark."""
+        missed, wrong, right = (self.cells or {}).get(inference.id, CellItems())
+        truths = enumerate(items_of(inference.ground_truth))
+        return [
+            *(("missed" if number in missed else "truth", item) for number, item in truths),
+            *(
+                ("false" if number in wrong else "matched" if number in right else "pred", item)
+                for number, item in enumerate(items_of(inference.predictions))
+                if number in wrong
+                or not item.has_shape
+                or (item.score is None or item.score >= self.least_score)
+            ),
+        ]
+
+    def has(self, kind: str, item: DrawnItem) -> bool:
+        """Check whether an item that `items` returned is one of these objects."""
+        is_in_cells = kind == "pred" if self.cells is None else kind not in _USUAL
+        return (
+            item.has_shape
+            and is_in_cells
+            and (
+                not self.conditions or any(_meets(item, condition) for condition in self.conditions)
+            )
+        )
+
+
+_ALL = Meant()
+
+
 def card(
     inference: StoredInference,
     *,
     metadata_values: int = 3,
     outlines: int = MAX_OUTLINES,
-    only_here: Collection[int] = (),
-    is_meant: Callable[[DrawnItem], bool] = lambda _: False,
-    least_score: float = 0.0,
+    meant: Meant = _ALL,
 ) -> Card:
     """Return the card of an inference.
 
@@ -81,46 +134,35 @@ def card(
         inference: The inference.
         metadata_values: Maximum values of the metadata.
         outlines: Maximum outlines.
-        only_here: Positions of predictions that the model beside it has not.
-        is_meant: Whether a prediction is one that the page is about: its words come first, and the score is that of these.
-        least_score: Score from which predictions are drawn; those without one are, too.
+        meant: Objects that the page is about: their words come first, and the score is that of these.
     """
-    detections = items_of(inference.predictions)
-    meant = [item for item in detections if is_meant(item)]
-    truth = None if inference.ground_truth is None else items_of(inference.ground_truth)
+    items = meant.items(inference)
+    detections = [item for kind, item in items if kind not in _OF_TRUTH]
+    meant_items = [item for kind, item in items if kind not in _OF_TRUTH and meant.has(kind, item)]
     source = inference.input
     width, height = source.width or 0, source.height or 0
     is_image = source.kept and bool(width and height)
     marks: list[Mark] = []
     total = 0
-    if is_image:
-        alone = [item for number, item in enumerate(detections) if number in only_here]
-        shared = [
-            item
-            for number, item in enumerate(detections)
-            if number not in only_here and (item.score is None or item.score >= least_score)
-        ]
-        for kind, items in (
-            ("truth", truth or []),
-            ("false", _best_first(alone)),
-            ("pred", _best_first(shared)),
-        ):
-            total += sum(item.has_shape for item in items)
-            marks += _marks(kind, items[: outlines - len(marks)], (width, height))
-    scores = [item.score for item in meant or detections if item.score is not None]
+    for kind in _KINDS if is_image else ():
+        of_kind = _best_first(item for other, item in items if other == kind)
+        total += sum(item.has_shape for item in of_kind)
+        marks += _marks(kind, of_kind[: outlines - len(marks)], (width, height))
+    marks.sort(key=lambda mark: mark.kind not in _USUAL)  # what the page is about lies on top
+    scores = [item.score for item in meant_items or detections if item.score is not None]
     return Card(
         of=inference,
         has_failed=inference.status >= 400,
         words="tensors"
         if has_tensors(inference)
-        else _words(detections, {item.label for item in meant}),
+        else _words(detections, {item.label for item in meant_items}),
         score=min(scores, default=None),
         scores=len(scores),
         has_image=is_image,
         ratio=nearest_ratio(width, height),
         marks=marks,
         extra_marks=max(total - len(marks), 0),
-        has_truth=truth is not None,
+        has_truth=inference.ground_truth is not None,
         metadata=_first_values(inference.metadata, metadata_values),
     )
 
@@ -154,7 +196,7 @@ def items_of(items: object) -> list[DrawnItem]:
     return []
 
 
-def _best_first(items: list[DrawnItem]) -> list[DrawnItem]:
+def _best_first(items: Iterable[DrawnItem]) -> list[DrawnItem]:
     return sorted(items, key=lambda item: -(item.score or 0))
 
 
@@ -162,15 +204,7 @@ def names_of(inference: StoredInference, positions: Iterable[int]) -> list[str]:
     """Return the predictions at these positions in words, with their scores."""
     items = items_of(inference.predictions)
     chosen = [items[position] for position in positions if position < len(items)]
-    return [
-        text
-        for item in _best_first(chosen)
-        for text in (
-            [one_line(item.label, 24) + ("" if item.score is None else f" {item.score:.2f}")]
-            if item.has_shape
-            else item_texts([item])
-        )
-    ]
+    return [item.name if item.has_shape else item.text for item in _best_first(chosen)]
 
 
 def _marks(kind: str, items: Iterable[DrawnItem], size_wh: tuple[int, int]) -> list[Mark]:
@@ -269,9 +303,11 @@ _SMALL_SHARE = 0.12
 
 
 class ObjectCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One predicted object."""
+    """One object."""
 
     of: StoredInference
+    kind: str
+    """The kind of its `Mark`."""
     name: str
     """Label and score."""
     view_box: str
@@ -283,13 +319,10 @@ class ObjectCard(msgspec.Struct, frozen=True, kw_only=True):
     path: str
 
 
-def object_cards(inferences: Iterable[StoredInference], line: str) -> tuple[list[ObjectCard], int]:
-    """Return the predicted objects that a filter is about, and how many more there are.
-
-    A filter with conditions of predictions, such as `label=ship:ge:0.9`, is about the objects that meet one of them by
-    label and score; any other one about all.
-    """
-    conditions = meant_conditions(line)
+def object_cards(
+    inferences: Iterable[StoredInference], meant: Meant
+) -> tuple[list[ObjectCard], int]:
+    """Return the objects that a page is about, and how many more there are."""
     cards: list[ObjectCard] = []
     total = 0
     for inference in inferences:
@@ -297,12 +330,12 @@ def object_cards(inferences: Iterable[StoredInference], line: str) -> tuple[list
         size_wh = source.width or 0, source.height or 0
         if not source.kept or not all(size_wh):
             continue
-        items = [item for item in items_of(inference.predictions) if is_meant(item, conditions)]
+        items = [(kind, item) for kind, item in meant.items(inference) if meant.has(kind, item)]
         total += len(items)
-        for item in sorted(items, key=lambda item: -(item.score or 0)):
+        for kind, item in sorted(items, key=lambda pair: -(pair[1].score or 0)):
             if len(cards) == MAX_OBJECTS:
                 break
-            shown = _card(inference, item, size_wh)
+            shown = _card(inference, kind, item, size_wh)
             if shown is None:
                 total -= 1
             else:
@@ -310,31 +343,47 @@ def object_cards(inferences: Iterable[StoredInference], line: str) -> tuple[list
     return cards, max(total - len(cards), 0)
 
 
-def meant_conditions(line: str) -> list[PredictionCondition]:
-    """Return the conditions of predictions that inferences may meet to be found."""
+def find_meant(
+    line: str,
+    inferences: Sequence[StoredInference] = (),
+    reports: Callable[[], ReportStore] | None = None,
+) -> Meant:
+    """Return the objects that a filter is about.
+
+    Conditions of predictions, such as `label=ship:ge:0.9`, are about the objects that meet one of them by label and score; cells
+    of an evaluation about what it counts there, and about nothing below its score. Any other filter is about all.
+
+    Args:
+        line: The filter.
+        inferences: What it found, to look for the objects of cells.
+        reports: Returns the reports that the caller may see; None to do without cells.
+    """
+    leaves: list[Leaf] = []
     with suppress(QueryError):
-        return list(_positive(QueryRequest(line or {}).parse_filter()))
-    return []
+        leaves = list(_positive(QueryRequest(line or {}).parse_filter()))
+    conditions = [leaf for leaf in leaves if isinstance(leaf, PredictionCondition)]
+    cells = [leaf for leaf in leaves if isinstance(leaf, ReportCells)]
+    with suppress(StoreError):  # the report is damaged, or of a task without objects
+        if cells and reports is not None:
+            confusion = reports().decode(cells[0].report, Evaluation).confusion
+            of_report = [cell for cell in cells if cell.report == cells[0].report]
+            items = items_in_cells(inferences, confusion, of_report) or None
+            return Meant(conditions, items, confusion.parameters.get("score") or 0.0)
+    return Meant(conditions)
 
 
-def _positive(filter_: Filter) -> Iterator[PredictionCondition]:
+def _positive(filter_: Filter) -> Iterator[Leaf]:
+    """Yield the conditions that inferences may meet to be found."""
     if isinstance(filter_, And | Or):
         for operand in filter_.operands:
             yield from _positive(operand)
-    elif isinstance(filter_, PredictionCondition):
+    elif not isinstance(filter_, Not):
         yield filter_
-
-
-def is_meant(item: DrawnItem, conditions: list[PredictionCondition]) -> bool:
-    """Check whether an object is one that a filter is about: it meets a condition, if there are any."""
-    return item.has_shape and (
-        not conditions or any(_meets(item, condition) for condition in conditions)
-    )
 
 
 def meant_labels(line: str) -> list[str]:
     """Return the labels that a filter asks for."""
-    labels = (condition.labels or () for condition in meant_conditions(line))
+    labels = (condition.labels or () for condition in find_meant(line).conditions)
     return list(dict.fromkeys(label for group in labels for label in group))
 
 
@@ -354,10 +403,10 @@ def _holds(score: float | None, name: BoundOperator, bound: float) -> bool:
 
 
 def _card(
-    inference: StoredInference, item: DrawnItem, size_wh: tuple[int, int]
+    inference: StoredInference, kind: str, item: DrawnItem, size_wh: tuple[int, int]
 ) -> ObjectCard | None:
     """Return the card of an object; None if it has no place in the image."""
-    outline = item_outline("pred", item, size_wh)
+    outline = item_outline(kind, item, size_wh)
     points = points_of(item, size_wh)
     if outline is None or not points.size:
         return None
@@ -370,6 +419,7 @@ def _card(
     share = max(width / size_wh[0], height / size_wh[1])
     return ObjectCard(
         of=inference,
+        kind=kind,
         name=item.name,
         view_box=f"{low[0]:.1f} {low[1]:.1f} {width:.1f} {height:.1f}",
         ratio=nearest_ratio(float(width), float(height)),

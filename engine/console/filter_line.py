@@ -189,10 +189,14 @@ class Chip(msgspec.Struct, frozen=True):
     without: str
 
     @property
-    def scale(self) -> str:
-        """A bound of the blur as pages show it, such as `22 of 100`; empty for anything else."""
-        bound = re.fullmatch(r"!?sig\.image\.blur=(?:[gl][te]:)?(-?\d+(?:\.\d+)?)", self.text)
-        return f"{readable_number('image.blur', float(bound[1])):.0f} of 100" if bound else ""
+    def words(self) -> str:
+        """A bound of what was measured on images in words, such as `blur at least 13 of 100`; empty for anything else."""
+        bound = re.fullmatch(r"sig\.image\.(\w+)=([gl][te]):(-?\d+(?:\.\d+)?)", self.text)
+        if bound is None:
+            return ""
+        name, operator, number = bound.groups()
+        shown = readable_number(f"image.{name}", float(number))
+        return f"{name.replace('_', ' ')} {OPERATOR_WORDS['value'][operator]} {shown:.3g}{' of 100' if name == 'blur' else ''}"
 
 
 class QueuePlace(msgspec.Struct, frozen=True):
@@ -332,7 +336,22 @@ class FilterLinks:
         """Return the link that adds a comparison, or removes it if it is there."""
         if self.has(text):
             return self.to(joined(part for part in self._texts if part != text))
-        return self.to(joined([*self._texts, text]))
+        return self.to(self.line_with(text))
+
+    def line_with(self, text: str) -> str:
+        """Return the line with a further comparison, of cells instead of the one of their field."""
+        field = field_and_rest(text)[0]
+        is_of_cells = field in ("truth=", "predicted=")
+        others = (
+            part for part in self._texts if not is_of_cells or field_and_rest(part)[0] != field
+        )
+        return joined([*others, text])
+
+    @property
+    def cell_field(self) -> str:
+        """The field of labels within what an evaluation calls missed or false: `truth` or `predicted`; empty for other filters."""
+        fields = (("truth", "predicted"), ("predicted", "truth"))
+        return next((own for own, other in fields if self.has(comparison_text(other, ""))), "")
 
     def chosen(self, field: str) -> tuple[Scalar, ...]:
         """Return the values of which a field must have one, as far as a single part of the filter says them."""
@@ -411,7 +430,7 @@ EVERYDAY_WORDS = (
     Word(("last hour",), "ts=ge:-1h", "the last hour"),
     Word(("last 24 hours", "last day"), "ts=ge:-24h", "the last 24 hours"),
     Word(("last week", "last 7 days"), "ts=ge:-7d", "the last 7 days"),
-    Word(("missed", "not found", "false negatives"), "", "missed"),
+    Word(("missed", "not found", "false negatives"), "", "objects not found"),
     Word(("false positives", "false alarms"), "", "predicted where nothing is"),
     Word(("wrong", "mistakes", "incorrect"), "", "missed, false or taken for another label"),
 )  # fmt: skip
@@ -466,7 +485,12 @@ class Problem(msgspec.Struct, frozen=True):
     position: int
     """Place of the caret below the line, in characters."""
     needs_evaluation: bool = False
-    """Whether it stands for what an evaluation finds."""
+    """Whether it stands for what an evaluation finds, and so is right, but finds nothing without one."""
+
+    @property
+    def status(self) -> int:
+        """Status of a page about it."""
+        return 200 if self.needs_evaluation else 400
 
 
 def check(line: str) -> Problem | None:
@@ -522,9 +546,9 @@ def _syntax_problem(line: str, place: int, error: str) -> Problem:
         return Problem(message, line, place)
     known = _word_of(word)[0]
     needs_evaluation = known is not None and not known.line
-    message = f"“{word[:_SHOWN]}” is compared with nothing. A comparison has = between, as label=NAME or meta.KEY=VALUE."
-    if needs_evaluation:
-        message = f"“{word[:_SHOWN]}” is what an evaluation finds, and none has found any yet."
+    message = f"“{word[:_SHOWN]}” is what an evaluation finds"
+    if not needs_evaluation:
+        message = f"“{word[:_SHOWN]}” is compared with nothing. A comparison has = between, as label=NAME or meta.KEY=VALUE."
     return Problem(message, line, line[:place].rindex(word), needs_evaluation)
 
 
@@ -705,7 +729,7 @@ def _word_of(typed: str) -> tuple[Word | None, str]:
     return None, ""
 
 
-class _Evaluation(msgspec.Struct, frozen=True):
+class Evaluation(msgspec.Struct, frozen=True):
     """The fields of a report that say which cells it has."""
 
     model: ReportedModel
@@ -718,7 +742,7 @@ def _outcomes(reports: ReportStore, word: Word, beside: str) -> Iterator[tuple[s
     newest = {report.model.name: report.id for report in reversed(reports.all()) if report.kind == "evaluation"}  # fmt: skip
     for report_id in sorted(newest.values(), reverse=True)[:_MAX_EVALUATIONS]:
         with suppress(StoreError):
-            evaluation = reports.decode(report_id, _Evaluation)
+            evaluation = reports.decode(report_id, Evaluation)
             labels = {label.lower(): label for label in evaluation.confusion.labels} if beside else {"": ""}  # fmt: skip
             for label in _near(beside, labels)[:1]:
                 if line := outcome_line(

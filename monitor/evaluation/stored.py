@@ -7,16 +7,17 @@ images, whenever that was: its newest prediction for each, against the ground tr
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from quadriga.monitor.array_packing import pack, unpack
 from quadriga.monitor.evaluation.evaluators import build_state, find_unreadable, load_evaluator
+from quadriga.monitor.evaluation.metric_settings import MetricSettings
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, OtherModel
 from quadriga.monitor.evaluation.reporting import (
     EvaluationOptions,
@@ -36,10 +37,18 @@ from quadriga.monitor.executors import MapShards, OnProgress
 from quadriga.monitor.model_files import team_folder
 from quadriga.monitor.report.cells import Cell, cells_of, save_cells
 from quadriga.monitor.report.saved import save_report
-from quadriga.monitor.report.schema import Report, ReportedModel, Window, provenance, reported_model
+from quadriga.monitor.report.schema import (
+    Confusion,
+    Report,
+    ReportedModel,
+    Window,
+    provenance,
+    reported_model,
+)
 from quadriga.quoting import quoted
 from quadriga.store.jobs.runner import JobRun
 from quadriga.store.query.columns import ground_truths, other_truths, read_inferences
+from quadriga.store.query.filters.syntax import ReportCells
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.disk import write_atomically
@@ -244,6 +253,46 @@ def evaluated_image(
         created_at=record.created_at,
         image=record.input.hash,
     )
+
+
+class CellItems(NamedTuple):
+    """Positions of what cells count of an image, in the lists of its record."""
+
+    missed: Collection[int] = ()
+    """Annotations without a prediction."""
+    wrong: Collection[int] = ()
+    """Predictions without an annotation of their label."""
+    right: Collection[int] = ()
+    """Predictions with one."""
+
+
+def items_in_cells(
+    records: Iterable[StoredInference], confusion: Confusion, cells: Sequence[ReportCells]
+) -> dict[str, CellItems]:
+    """Return what a report counts in any of some cells, by the ids of inferences, matched as the report did.
+
+    Truth is that of today. There is nothing of a confusion matrix that does not count objects.
+    """
+    iou, score = (confusion.parameters.get(name) for name in ("iou", "score"))
+    answered = [record for record in records if record.status == 200]
+    if not answered or iou is None or score is None:
+        return {}
+    images = [evaluated_image(record, _accepted(record)) for record in answered]
+    state = merge_states([_build_state(answered[0].task, images, ())[0]])
+    evaluator = load_evaluator(answered[0].task)
+    metrics = evaluator.evaluate(state, MetricSettings(iou=(iou,), score=(score,)))
+    pairs = metrics.details().pairs if state.ids else None
+    if pairs is None or pairs.true_item is None or pairs.predicted_item is None:
+        return {}
+    labels = [*state.labels, ""]
+    items = {id_: (set[int](), set[int](), set[int]()) for id_ in state.ids}
+    columns = (column.tolist() for column in pairs if column is not None)
+    for image, true, predicted, true_item, predicted_item in zip(*columns, strict=True):
+        if any(cell.has(labels[true], labels[predicted]) for cell in cells):
+            missed, wrong, right = items[state.ids[image]]
+            kind = missed if predicted < 0 else right if true == predicted else wrong
+            kind.add(true_item if predicted < 0 else predicted_item)
+    return {id_: CellItems(*kinds) for id_, kinds in items.items()}
 
 
 def _answered(records: Sequence[StoredInference], task: str) -> list[StoredInference]:

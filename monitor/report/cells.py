@@ -41,6 +41,9 @@ class PairedLabels(NamedTuple):
     image: Int64Array
     truth: Int64Array
     predicted: Int64Array
+    true_item: Int64Array | None = None
+    """Positions in the lists of the images, -1 as above; None where each image has one label."""
+    predicted_item: Int64Array | None = None
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -131,8 +134,7 @@ def listed_ids(folder_of: Callable[[Scope, str], Path]) -> CellIds:
         return {
             int(id_)
             for cell in _read(directory)
-            if (cells.truth is None or (cell.truth or "") in cells.truth)
-            and (cells.predicted is None or (cell.predicted or "") in cells.predicted)
+            if cells.has(cell.truth or "", cell.predicted or "")
             for id_ in cell.ids
         }
 

@@ -457,15 +457,23 @@ def _difference_sentence(comparison: Comparison) -> str:
     text = f"no certain difference to {name}"
     if verdict in {"better", "worse"}:
         text = f"{verdict} than {name} by {_size_text(metric)}"
-    return text + "".join(_slices_text(comparison.slices, word) for word in ("better", "worse"))
+    return text + "".join(
+        _slices_text(comparison.slices, word, metric.value if word == verdict else None)
+        for word in ("better", "worse")
+    )
 
 
-def _slices_text(slices: Sequence[ComparedSlice], verdict: str) -> str:
-    """Name the slices where a model is better, or worse, those with the largest differences first."""
+def _slices_text(slices: Sequence[ComparedSlice], verdict: str, overall: float | None) -> str:
+    """Name the slices where a model is better, or worse, those with the largest differences first.
+
+    `overall` is the difference of all images where they have this verdict: slices that may be as all are say nothing.
+    """
     differences = [
         (item.differences[0], slice_name(item.by, item.value))
         for item in slices
-        if item.differences and difference_verdict(item.differences[0]) == verdict
+        if item.differences
+        and difference_verdict(item.differences[0]) == verdict
+        and (overall is None or not _is_within(overall, item.differences[0]))
     ]
     if not differences:
         return ""
@@ -473,6 +481,12 @@ def _slices_text(slices: Sequence[ComparedSlice], verdict: str) -> str:
     names = ", ".join(f"{name} by {_size_text(by)}" for by, name in differences[:_MAX_SLICES])
     extra = f" and {len(differences) - _MAX_SLICES} more" if len(differences) > _MAX_SLICES else ""
     return f"; {verdict} where {names}{extra}"
+
+
+def _is_within(value: float, metric: Metric) -> bool:
+    """Check whether a value lies in the interval of a metric that has one."""
+    low, high = metric.ci95 or (None, None)
+    return low is not None and high is not None and low <= value <= high
 
 
 def _size_text(difference: Metric) -> str:

@@ -14,6 +14,10 @@ from quadriga.store.query.sql.search import IdRange, find_first
 CONSIDERED = 1000
 """Maximum inferences that are put in order: the newest matches without ground truth."""
 
+_NOTHING_FOUND = 0.5
+"""Score among which an image comes where nothing was found, as `quadriga select` weighs it: after what is less sure, so that many
+empty images hide no doubtful object, and before what is more sure, as there something may have been missed."""
+
 _FIRST_FAILED_STATUS = 400
 _SELECT = (
     "SELECT i.seq, i.status, i.predictions FROM ({}) AS m CROSS JOIN inference AS i"
@@ -116,16 +120,21 @@ def _queued(seq: int, predictions: Any, by: QueueOrder) -> tuple[_Place, QueuedI
     if by == "random":
         number = int.from_bytes(blake2b(str(seq).encode(), digest_size=6).digest())
         return _Place(False, float(number), seq), QueuedInference(str(seq), by, None, labels)
+    place: float | None = None
     if not best:
         reason = "nothing"
+        is_empty = by == "score" and decode_label_scores(predictions) == []
+        place = _NOTHING_FOUND if is_empty else None
     elif by == "score":
         value = scores[0]
     elif len(best) == 1:
         reason = "alone"
     else:
         value = scores[0] - scores[1]
-    place = _Place(value is None, 0.0 if value is None else value, seq)
-    return place, QueuedInference(str(seq), reason, value, labels)
+    place = place if value is None else value
+    return _Place(place is None, place or 0.0, seq), QueuedInference(
+        str(seq), reason, value, labels
+    )
 
 
 def best_scores(predictions: Any) -> list[tuple[str, float]]:

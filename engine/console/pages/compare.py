@@ -1,6 +1,6 @@
 """Two models, or two versions of one, side by side: how good both are on the same images, and where their answers differ."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,7 @@ from litestar.params import RawBody
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.monitoring.evaluations import begin_evaluation
 from quadriga.engine.api.store_queries import query_string
-from quadriga.engine.console.cards import card, names_of
+from quadriga.engine.console.cards import Meant, card, names_of
 from quadriga.engine.console.filter_line import absent, as_part, check, comparison_text, joined
 from quadriga.engine.console.frame import (
     Frame,
@@ -31,6 +31,7 @@ from quadriga.monitor.evaluation.parameters import (
     OtherModel,
     check_parameters,
 )
+from quadriga.monitor.evaluation.stored import CellItems
 from quadriga.monitor.report import metric_texts
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Comparison, Metric, Report
@@ -47,6 +48,7 @@ from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.model_counts import stored_versions
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import JSON_ERRORS, NotFoundError, QueryError, QueryTimeoutError
+from quadriga.store.records.records import StoredInference
 
 PATH = "/console/compare"
 SHOWN = 12
@@ -221,8 +223,8 @@ def _content(
         "images": images,
         "rows": [
             (
-                card(differing.a, only_here=differing.only_a, least_score=LEAST_SCORE),
-                card(differing.b, only_here=differing.only_b, least_score=LEAST_SCORE),
+                card(differing.a, meant=_only(differing.a, differing.only_a)),
+                card(differing.b, meant=_only(differing.b, differing.only_b)),
                 _shortened(names_of(differing.a, differing.only_a)),
                 _shortened(names_of(differing.b, differing.only_b)),
             )
@@ -233,6 +235,11 @@ def _content(
         "job": job if job is not None and job.state != "succeeded" else None,
         "is_running": job is not None and job.state not in ENDED,
     }
+
+
+def _only(inference: StoredInference, positions: Collection[int]) -> Meant:
+    """Return the predictions that the other model has not, from which the page draws all."""
+    return Meant(cells={inference.id: CellItems(wrong=positions)}, least_score=LEAST_SCORE)
 
 
 def _missing(
@@ -373,7 +380,7 @@ def find_quality(
         with suppress(NotFoundError, *JSON_ERRORS):  # removed since, or damaged
             report = _decoder.decode(reports.read(summary.id))
             comparison = _comparison_with(report, first)
-            if comparison is not None and _filter_of(report) == line:
+            if comparison is not None and (report.data.current.filter or "") == line:
                 return _quality(summary.id, report, comparison, line=line, link=link)
     return None
 
@@ -383,10 +390,6 @@ def _comparison_with(report: Report, model: tuple[str, str]) -> Comparison | Non
         if (comparison.model.name, comparison.model.version) == model and comparison.differences:
             return comparison
     return None
-
-
-def _filter_of(report: Report) -> object:
-    return report.data.current.filter or ""
 
 
 def _quality(

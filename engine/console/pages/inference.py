@@ -77,7 +77,7 @@ _DRAWN_FIELDS = ("predictions", "ground_truth")
 _SCALES = {
     "brightness": "0 black, 100 white",
     "contrast": "0 of one lightness, 50 half black and half white",
-    "blur": "0 sharp, 100 without an edge; {:.4g} in a filter",
+    "blur": "0 sharp, 100 without an edge",
     "saturation": "0 grey, 1 pure colours",
     "colour_a": "about -128 green, 0 grey, 127 red",
     "colour_b": "about -128 blue, 0 grey, 127 yellow",
@@ -95,6 +95,8 @@ class Pair(msgspec.Struct, frozen=True):
     link: str = ""
     scale: str = ""
     """Between which values it may be, and which are usual; empty where it says so itself."""
+    title: str = ""
+    """The field with its value as in a filter, where the page shows another number; empty elsewhere."""
 
 
 class SameImage(msgspec.Struct, frozen=True):
@@ -253,14 +255,13 @@ def _usual_measures(
     return UsualMeasures(0, {})
 
 
-def _scale(name: str, usual: UsualMeasures, number: float) -> str:
+def _scale(name: str, usual: UsualMeasures) -> str:
     """Return the scale of a number that was measured on the image, with what is usual for the model."""
     span = usual.spans.get(name)
-    scale = _SCALES[name].format(number)
     if span is None:
-        return scale
+        return _SCALES[name]
     low, high = (f"{readable_number(f'image.{name}', bound):.4g}" for bound in span)
-    return f"{scale}; usual {low} to {high}"
+    return f"{_SCALES[name]}; usual {low} to {high}"
 
 
 def _pairs(
@@ -287,7 +288,8 @@ def _pairs(
             yield Pair(
                 field,
                 f"{readable_number(field.removeprefix('sig.'), number):.4g}",
-                scale=_scale(name, usual, number),
+                scale=_scale(name, usual),
+                title=comparison_text(field, round(number, 4)),
             )
     source = inference.input
     if source.width and source.height:

@@ -16,8 +16,7 @@ from quadriga.engine.console.cards import (
     INFERENCES,
     Card,
     card,
-    is_meant,
-    meant_conditions,
+    find_meant,
     object_cards,
     told_apart,
 )
@@ -154,7 +153,7 @@ def read_inferences(
         store: What the caller sees of the store.
         filter_: What the URL says.
         links: Makes the links of the page.
-        reports: Returns the reports that the caller may see: only a line that is no filter asks for them.
+        reports: Returns the reports that the caller may see; only a line that is no filter, or names one, asks for them.
     """
     problem = check(filter_.line)
     if problem is not None:
@@ -169,7 +168,7 @@ def read_inferences(
     except (QueryError, NotFoundError) as error:
         problem = absent(filter_.line, str(error))
         return {"problem": problem, "meant": meant_lines(store, filter_.line, links)}
-    return _page(store, filter_, links, page=page, facets=facets)
+    return _page(store, filter_, links, page=page, facets=facets, reports=reports)
 
 
 def _page(
@@ -179,21 +178,18 @@ def _page(
     *,
     page: Page,
     facets: Facets,
+    reports: Callable[[], ReportStore] | None,
 ) -> dict[str, Any]:
-    conditions = meant_conditions(filter_.line)
+    meant = find_meant(filter_.line, page.inferences, reports)
     cards = told_apart(
         [
-            card(
-                inference,
-                metadata_values=_METADATA_VALUES,
-                is_meant=lambda item: bool(conditions) and is_meant(item, conditions),
-            )
+            card(inference, metadata_values=_METADATA_VALUES, meant=meant)
             for inference in page.inferences
         ]
     )
     groups, more_groups = facet_groups(counted_facets(store, facets, links), links)
     objects, more_objects = (
-        object_cards(page.inferences, filter_.line) if filter_.view == "objects" else ([], 0)
+        object_cards(page.inferences, meant) if filter_.view == "objects" else ([], 0)
     )
     has_images = any(item.has_image for item in cards)
     is_empty = not page.inferences and page.cursor is None and not filter_.cursor
@@ -271,7 +267,7 @@ def facet_groups(
 ) -> tuple[list[FacetGroup], int]:
     """Return the facets that tell something, those of metadata in the middle, and how many more there are."""
     ordered = sorted(facets, key=lambda counted: _facet_rank(counted.facet))
-    label_field = _label_field(counted.facet for counted in ordered)
+    label_field = links.cell_field or _label_field(counted.facet for counted in ordered)
     groups = [group for counted in ordered if (group := _facet_group(counted, links, label_field)) is not None]  # fmt: skip
     return groups[:MAX_GROUPS], max(len(groups) - MAX_GROUPS, 0)
 
@@ -308,7 +304,23 @@ def counted_facets(
                 merged = _with_chosen(facet, own_facet, links.chosen(field))
                 is_exact = wider.exact and (own is None or own.is_exact)
                 counted[facet_field, facet.type] = CountedFacet(merged, is_exact)
+    label = counted.get(("label", "string"))
+    if label is not None and links.cell_field:
+        facet = _of_cells(store, label.facet, links)
+        counted["label", "string"] = msgspec.structs.replace(label, facet=facet)
     return list(counted.values())
+
+
+def _of_cells(store: InferenceReader, facet: Facet, links: FilterLinks) -> Facet:
+    """Return the labels of a facet with the number of images where an evaluation missed them, or found them falsely."""
+    lines = {
+        value.value: links.line_with(comparison_text(links.cell_field, value.value))
+        for value in facet.values
+    }
+    counts = {label: store.count(QueryRequest(line)).count for label, line in lines.items()}
+    in_order = sorted(counts.items(), key=lambda pair: -pair[1])
+    values = [FacetValue(label, count) for label, count in in_order if count]
+    return msgspec.structs.replace(facet, values=values, distinct=len(values))
 
 
 def _with_chosen(wider: Facet, own: Facet | None, chosen: Sequence[Scalar]) -> Facet:
@@ -393,14 +405,17 @@ def _end_links(facet: Facet, links: FilterLinks) -> list[tuple[str, str, bool]]:
 
 
 def _value_links(facet: Facet, links: FilterLinks, label_field: str) -> list[ValueLink]:
-    field = label_field if facet.field == "label" else facet.field
+    is_label = facet.field == "label"
+    field = label_field if is_label else facet.field
     chosen = links.chosen(field)
     shown = []
     for value in facet.values[:VALUES]:
         if _is_cut(value.value):
             continue  # as no filter finds the beginning of a text
-        text = comparison_text(facet.field, value.value)
-        is_one_of_several = facet.field == "label" and (field == "label" or links.has(text))
+        text = comparison_text(
+            links.cell_field if is_label and links.cell_field else facet.field, value.value
+        )
+        is_one_of_several = is_label and (label_field != "best" or links.has(text))
         shown.append(
             ValueLink(
                 name=_value_name(facet.field, value.value),
@@ -475,6 +490,6 @@ def inferences_page(services: Services, store: ConsoleStore) -> None:
                 to_time=lambda bar: links.between("ts", bar.start, bar.end),
                 times=time_links(links, datetime.now(UTC).date()),
             )
-            return page_response(html, 400 if content["problem"] else 200)
+            return page_response(html, content["problem"].status if content["problem"] else 200)
 
         return await store.queries.run(request, show)

@@ -71,7 +71,8 @@ def label_pages(services: Services, store: ConsoleStore) -> None:
             listed = _read_queue(store, filter_)
             if isinstance(listed, Problem):
                 meant = meant_lines(store, filter_.line, stays)
-                return frame.html("label_problem", problem=listed, meant=meant, **of_filter), 400
+                html = frame.html("label_problem", problem=listed, meant=meant, **of_filter)
+                return html, listed.status
             html = frame.html(
                 "label",
                 **of_filter,

@@ -102,6 +102,6 @@ def live_page(services: Services, store: ConsoleStore) -> None:
                 tail_path=frame.base + TAIL_PATH,
                 newest=NEWEST,
             )
-            return page_response(html, 400 if content["problem"] else 200)
+            return page_response(html, content["problem"].status if content["problem"] else 200)
 
         return await queries.run(request, show)

@@ -38,6 +38,7 @@ from quadriga.monitor.evaluation.parameters import EvaluationParameters, check_p
 from quadriga.monitor.report.schema import TIME_SLICES
 from quadriga.proto.request import note_target
 from quadriga.quoting import quoted
+from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.exchange.dataset_options import Annotated, ExportParameters, Format
 from quadriga.store.exchange.export import check_parameters as check_export
 from quadriga.store.query.filters.forms import split_url
@@ -59,9 +60,12 @@ PERIODS = {
     "today": "Today (UTC)",
     "week": "This week (UTC)",
     "seven_days": "Last 7 days",
+    "own": "Own times",
 }
-"""Periods that a comparison offers, with their names."""
+"""Periods that a comparison offers, with their names; `own` for times of the form."""
 _FIELDS = ("model", "q", "by", "period", "from", "to", "before")
+_OPTIONS = ("model", "period", "from", "to")
+"""Fields that the URL of the form may give, besides its filter."""
 _SHOWN_VERSIONS = 4
 """Versions that are named where all of a model are compared together."""
 
@@ -99,7 +103,7 @@ def start_forms(services: Services, store: ConsoleStore) -> None:
             baselines=_kept_baselines(
                 drift.within(caller_scope()), [e.name for e in entries if e.baseline is not None]
             ),
-            counts=_counts(store, values) if kind == "evaluation" and not problems else None,
+            counts=None if problems else _counts(store, kind, values),
         )
 
     def start(
@@ -119,10 +123,7 @@ def start_forms(services: Services, store: ConsoleStore) -> None:
     def show_form(request: PageRequest) -> Response[bytes]:
         """Show a form with model, version, filter and time of the page that led here."""
         store = inferences.within(caller_scope())
-        kind, values = values_from_url(
-            query_string(request), _sides(services.models()), store, datetime.now(UTC)
-        )
-        return form(kind, values)
+        return form(*values_from_url(query_string(request), _sides(services.models()), store))
 
     @services.form("/console/reports/compare", "monitor")
     def compare_times(request: PageRequest, body: RawBody) -> Response[bytes]:
@@ -193,19 +194,19 @@ def compared(sides: list[Side]) -> list[tuple[str, str]]:
 
 
 def values_from_url(
-    query: str, sides: list[Side], store: InferenceReader, now: datetime
+    query: str, sides: list[Side], store: InferenceReader
 ) -> tuple[str, dict[str, str]]:
     """Return the kind of the form, and its first values: model, version and time come out of the filter of the page before.
 
-    Without a model in it, the newest inference that the filter finds decides; for an evaluation the newest with ground truth, and
-    `others` is another model and version that could be evaluated as well.
+    Without a model in it, a comparison is about the one with the most inferences that the filter finds; for an evaluation the newest
+    inference with ground truth decides, and `others` is another model and version that could be evaluated as well.
     """
-    filters, options = split_url(query, ("kind", "model"))
+    filters, options = split_url(query, ("kind", *_OPTIONS))
     kind = options.get("kind", "")
     kind = kind if kind in KINDS else KINDS[0]
     line = joined(filters if len(filters) == 1 else map(as_part, filter(str.strip, filters)))
     texts = [part.text for part in parts(line)]
-    values = dict.fromkeys(_FIELDS, "") | {"model": options.get("model", "")}
+    values = dict.fromkeys(_FIELDS, "") | {name: options.get(name, "") for name in _OPTIONS}
     chosen = choices(texts)
     model_part, names = chosen.get("model", ("", ()))
     if len(names) == 1 and not values["model"]:
@@ -216,11 +217,13 @@ def values_from_url(
             taken = {model_part} | ({version_part} if len(side) > 1 else set())
             texts = [text for text in texts if text not in taken]
     if kind == "drift":
-        texts = _take_times(texts, values, now)
+        texts = _take_times(texts, values)
+        has_times = values["from"] or values["to"]
+        values["period"] = "own" if has_times else values["period"] or next(iter(PERIODS))
     values["q"] = joined(texts)
     if kind == "drift":
         name, _, version = values["model"].partition(":")
-        name = name or _newest(store, "", values["q"], with_truth=False).partition(":")[0]
+        name = name or _most_frequent(store, values["q"])
         is_only = [side[0] for side in sides].count(name) == 1
         values["model"] = f"{name}:{version}" if version and not is_only else name
     elif tuple(values["model"].split(":", 1)) not in sides:
@@ -245,7 +248,7 @@ def _is_side(text: str, sides: list[Side]) -> bool:
     return any(text in (name, f"{name}:{version}") for name, version in sides)
 
 
-def _take_times(texts: list[str], values: dict[str, str], now: datetime) -> list[str]:
+def _take_times(texts: list[str], values: dict[str, str]) -> list[str]:
     """Set the period to the bounds of time of a filter; return the other parts of the filter."""
     others = []
     for text in texts:
@@ -254,20 +257,22 @@ def _take_times(texts: list[str], values: dict[str, str], now: datetime) -> list
             tree = QueryRequest(where=text).parse_filter()
         if isinstance(tree, Compare) and tree.field == "ts" and tree.operator in _SIDE_OF_TIME:
             moment = datetime.fromtimestamp(tree.value / 1_000_000, UTC)  # type: ignore[operator]  # a time in microseconds
-            values[_SIDE_OF_TIME[tree.operator]] = _field_time(moment)
+            in_utc = moment.replace(tzinfo=None).isoformat(timespec="seconds")
+            values[_SIDE_OF_TIME[tree.operator]] = in_utc
         else:
             others.append(text)
-    if values["from"] and not values["to"]:
-        values["to"] = _field_time(now)
     return others
 
 
 _SIDE_OF_TIME = {"ge": "from", "gt": "from", "lt": "to", "le": "to"}
 
 
-def _field_time(moment: datetime) -> str:
-    """Return a time in UTC as fields of forms have it."""
-    return moment.replace(tzinfo=None).isoformat(timespec="seconds")
+def _most_frequent(store: InferenceReader, line: str) -> str:
+    """Return the model with the most inferences that are found; empty for none, or a filter that is none."""
+    with suppress(StoreError):
+        facets = find_facets(store, FacetsRequest(line or {}, ["model"], 1, 2)).facets
+        return "".join(str(value.value) for facet in facets for value in facet.values)
+    return ""
 
 
 def _newest(store: InferenceReader, model: str, line: str, *, with_truth: bool) -> str:
@@ -292,11 +297,25 @@ def _where(model: str, line: str, *, with_truth: bool) -> dict[str, Any]:
     }
 
 
-def _counts(store: InferenceReader, values: dict[str, str]) -> tuple[Count, Count] | None:
-    """Count what would be evaluated, and those with truth; None where it takes too long, or the filter is none."""
+def _counts(
+    store: InferenceReader, kind: str, values: dict[str, str]
+) -> tuple[Count, Count] | None:
+    """Count what would be evaluated or compared, and those with truth; None where it takes too long, or a value is none."""
     with suppress(StoreError):
+        line = values["q"]
+        if kind == "drift":
+            start, end = _period(
+                {name: [value] for name, value in values.items()}, datetime.now(UTC)
+            )
+            line = joined(
+                [
+                    *([as_part(line)] if line else []),
+                    f"ts=ge:{_moment(start)}",
+                    f"ts=lt:{_moment(end)}",
+                ]
+            )
         matching, with_truth = (
-            store.count(QueryRequest(_where(values["model"], values["q"], with_truth=is_true)))
+            store.count(QueryRequest(_where(values["model"], line, with_truth=is_true)))
             for is_true in (False, True)
         )
         return matching, with_truth
@@ -399,14 +418,16 @@ def _one_of(value: str, allowed: tuple[str, ...], name: str) -> str:
 
 
 def _period(fields: dict[str, list[str]], now: datetime) -> tuple[datetime, datetime]:
-    """Return start and end of the period that a form has chosen; times of one's own count before its names."""
-    if single_field(fields, "from") or single_field(fields, "to"):
+    """Return start and end of the period that a form has chosen; times of one's own count before its names, and end now without an end."""
+    period = single_field(fields, "period")
+    has_end = bool(single_field(fields, "to"))
+    if single_field(fields, "from") or has_end or period == "own":
         start = _own_time(fields, "from", "beginning")
-        end = _own_time(fields, "to", "end")
+        end = _own_time(fields, "to", "end") if has_end else now
         if start >= end:
             raise FieldProblem("to", "expected the period to start before it ends")
         return start, end
-    period = _one_of(single_field(fields, "period"), tuple(PERIODS), "period")
+    _one_of(period, tuple(PERIODS), "period")
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     starts = {
         "day": now - timedelta(days=1),

@@ -45,8 +45,8 @@ document.addEventListener("toggle", ({ target }) => { if (target.open) target.qu
 // The counts of a form follow what is chosen.
 const counted = document.querySelector("form[data-counted]");
 counted?.addEventListener("change", async () => {
-  const { model, q } = counted.elements, asked = new URLSearchParams({ model: model.value, q: q.value });
-  const answer = await fetch(`${counted.dataset.counted}?${asked}`).catch(() => null);
+  const asked = new URLSearchParams(["model", "q", "period", "from", "to"].flatMap((name) => counted.elements[name] ? [[name, counted.elements[name].value]] : []));
+  const answer = await fetch(`${counted.dataset.counted}&${asked}`).catch(() => null);
   if (!answer?.ok) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const name of ["help-model", "help-q"]) document.getElementById(name)?.replaceChildren(...(page.getElementById(name)?.childNodes ?? []));

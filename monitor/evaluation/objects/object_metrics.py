@@ -338,21 +338,22 @@ class ObjectMetrics:
         )
 
     def _paired_labels(self, pairs: ConfusedPairs) -> PairedLabels:
-        """Return the labels of pairs, with their images."""
+        """Return the labels of pairs, with their images and positions."""
 
         def of(table: Table, rows: Int64Array) -> list[Int64Array]:
             # The last element is for index -1, the background.
-            return [np.append(table[name], -1)[rows] for name in ("image", "label")]
+            return [np.append(table[name], -1)[rows] for name in ("image", "label", "number")]
 
-        image, predicted = of(self.predictions, pairs.prediction)
-        true_image, true = of(self.truths, pairs.truth)
-        return PairedLabels(np.where(image >= 0, image, true_image), true, predicted)
+        image, predicted, predicted_item = of(self.predictions, pairs.prediction)
+        true_image, true, true_item = of(self.truths, pairs.truth)
+        image = np.where(image >= 0, image, true_image)
+        return PairedLabels(image, true, predicted, true_item, predicted_item)
 
     def _confusion(
         self, pairs: ConfusedPairs, labelled: PairedLabels, rule: dict[str, Any]
     ) -> Confusion:
         """Count pairs by their labels, with examples of each cell; `rule` has the thresholds that made the pairs."""
-        state, (images, true, predicted) = self.state, labelled
+        state, (images, true, predicted, *_) = self.state, labelled
         names = [*state.labels, None]
         examples = []
         for index in _choose_examples(true % len(names) * len(names) + predicted % len(names)):
@@ -379,7 +380,7 @@ class ObjectMetrics:
             return []
         lowest = math.floor(score.min() * 1000) / 1000
         missing = f"none of {len(score):,} predictions has a score below {lowest:g}"
-        advice = "what was left out counts as not found: send score_threshold 0.001"
+        advice = "what was left out counts as not found: ask the model for scores from 0.001, by the parameter score_threshold"
         return [f"AP and AR are those above a score threshold: {missing}, and {advice}"]
 
     def _classify_errors(self, pairs: OverlapPairs) -> TideErrors:

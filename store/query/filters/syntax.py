@@ -115,6 +115,12 @@ class ReportCells(msgspec.Struct, frozen=True):
     predicted: tuple[str, ...] | None = None
     """Predicted labels, as above; empty for objects without a prediction."""
 
+    def has(self, truth: str, predicted: str) -> bool:
+        """Check whether a cell is one of these; empty labels are no object and no prediction."""
+        return (self.truth is None or truth in self.truth) and (
+            self.predicted is None or predicted in self.predicted
+        )
+
 
 class IdList(msgspec.Struct, frozen=True):
     """Condition that the id is one of many, rising."""

@@ -314,6 +314,19 @@ def test_the_newest_evaluation_of_both_with_the_filter_is_shown():
     assert quality_of({}) is None
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "is_named"), [(0.05, 0.2, False), (0.11, 0.2, True), (0.01, 0.09, True)]
+)
+def test_a_sentence_names_the_places_that_differ_from_all(low, high, is_named):
+    report = compared("1")
+    part = ComparedSlice("meta.light", "night", 80, [Metric("AP", (low + high) / 2, ci95=(low, high))])  # fmt: skip
+    whole = [Metric("AP", 0.1, ci95=(0.05, 0.15))]
+    comparison = replace(report.comparisons[0], differences=whole, slices=[part])
+    sentence = metric_texts.comparison_sentence(report, comparison)
+    assert sentence.startswith("ships 2 is better than ships 1 by 0.100")
+    assert ("; better where meta.light=night" in sentence) == is_named
+
+
 def test_differences_are_said_with_their_interval_and_lead_to_their_images():
     quality = quality_of({"one": compared("1")})
     assert metric_texts.comparison_sentence(quality.report, quality.comparison) == (

@@ -1,5 +1,7 @@
 """The filter line of the console: cut into parts and joined again, values quoted so that they come back, errors with their place."""
 
+from urllib.parse import urlencode
+
 import pytest
 
 from quadriga.engine.console.filter_line import (
@@ -147,3 +149,19 @@ def test_a_bin_bounds_its_field_anew():
     assert made.between("ts", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")[1]["q"].endswith(
         "ts=ge:2026-01-01T00:00:00Z & ts=lt:2026-01-02T00:00:00Z"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sig.image.blur=ge:-4.1", "blur at least 12.9 of 100"),
+        ("sig.image.brightness=lt:40", "brightness less than 40"),
+        ("sig.image.colour_a=gt:-3.5", "colour a more than -3.5"),
+        ("!sig.image.blur=ge:-4.1", ""),
+        ("sig.image.blur=exists:true", ""),
+        ("meta.camera=north", ""),
+    ],
+)
+def test_a_bound_of_a_measured_number_is_said_in_words(text, words):
+    (chip,) = FilterLinks(filter_from_url(urlencode({"q": text})), lambda *_, **__: "", "/").chips()
+    assert (chip.text, chip.words) == (text, words)

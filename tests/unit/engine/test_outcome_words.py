@@ -2,7 +2,8 @@
 
 import html
 import re
-from urllib.parse import parse_qs, urlsplit
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from quadriga.engine.console.filter_line import check, outcome_line
 from quadriga.monitor.report.cells import Cell, save_cells
 from quadriga.monitor.report.schema import Confusion, ReportedModel
+from quadriga.store.records.records import InputReference, JournaledChange, TruthStatement
 from tests.unit.engine.console_harness import open_page
 from tests.unit.engine.drift_reports import drift_report, keep_report, report_id
 from tests.unit.store.conftest import make_record
@@ -126,25 +128,72 @@ def test_each_word_leads_to_the_images_of_the_newest_evaluation(settings, server
             assert (f"<b>{there} inference" if there else "No inference matches.") in shown.text
 
 
+def square(left: int, label: str = "square", score: float | None = None) -> dict[str, Any]:
+    sides = {"xmin": left, "ymin": 20, "xmax": left + 50, "ymax": 70}
+    return {"label": label, **({} if score is None else {"score": score}), **sides}
+
+
+def test_the_list_of_a_cell_shows_what_the_evaluation_counts_there(settings, server):
+    predictions = [
+        square(10, score=0.9),  # right
+        square(100, score=0.8),
+        square(200, "star", 0.7),
+        square(300, score=0.27),  # below the score of the evaluation
+    ]
+    source = InputReference("image", "blake3:" + "0" * 64, 640, 480, "image/jpeg", kept=True)
+    record = make_record(FIRST, predictions=predictions, input=source)
+    truth = TruthStatement("id", str(FIRST), [square(10), square(400, "ring")], "mara", task=record.task)  # fmt: skip
+    entries = [record, JournaledChange(FIRST + 1, truth)]
+    store_entries(settings.database_url, settings.journal_directory, entries)
+    confusion = Confusion(
+        ["ring", "square", "star"],
+        [[0, 0, 0], [0, 1, 0], [0, 0, 0]],
+        hallucinations={"square": 1, "star": 1},
+        misses={"ring": 1},
+        parameters={"of": "objects", "score": 0.3, "iou": 0.5},
+    )
+    sides = [(None, "square"), (None, "star"), ("ring", None), ("square", "square")]
+    cells = [Cell(truth, predicted, [str(FIRST)]) for truth, predicted in sides]
+    keep_evaluation(settings, 1, confusion, cells)
+
+    def objects(line: str) -> list[tuple[str, str]]:
+        line = quote(f'report="{report_id(1)}" & {line}')
+        page = open_page(server, f"/console/inferences?q={line}&view=objects").text
+        return re.findall(r'(?s)class="mark o-(\w+)[^"]*".*?<b>([^<]*)', page)
+
+    assert objects('truth="" & predicted=square') == [("false", "square 0.80")]
+    assert objects('truth=""') == [("false", "square 0.80"), ("false", "star 0.70")]
+    assert objects('predicted=""') == [("missed", "ring")]
+    assert objects("truth=square") == [("matched", "square 0.90")]
+    line = quote(f'report="{report_id(1)}" & truth=""')
+    page = html.unescape(open_page(server, f"/console/inferences?q={line}").text)
+    assert ("0.27" in page, "lowest 0.70" in page, "</svg>false</span>" in page) == (False, True, True)  # fmt: skip
+    links = re.findall(r'href="([^"]*)"[^>]*><span class="box" aria-hidden="true"></span><span title="(square|star)">', page)  # fmt: skip
+    narrowed = {name: parse_qs(urlsplit(link).query)["q"][0] for link, name in links}
+    assert narrowed == {name: f'report="{report_id(1)}" & truth="" & predicted={name}' for name in ("square", "star")}  # fmt: skip
+    cell = open_page(server, f"/console/reports/{report_id(1)}/images?truth=&predicted=square").text
+    (image,) = re.findall(rf'href="(/console/inferences/{FIRST}[^"]*)"', html.unescape(cell))
+    assert parse_qs(urlsplit(image).query)["q"] == [narrowed["square"]]
+
+
 def test_of_two_evaluated_models_the_page_asks_which(settings, server):
     confusion = Confusion(["star"], [[5]], misses={"star": 2})
     keep_evaluation(settings, 1, confusion, [Cell("star", None, [str(FIRST)])])
     keep_evaluation(settings, 2, confusion, [], model=ReportedModel("other", "3"))
     page = open_page(server, "/console/inferences?q=missed")
-    assert page.status == 400
+    assert page.status == 200
+    assert "“missed” is what an evaluation finds: which one?</h2>" in page.text
     assert [words for _, words in meant(page.text)] == [
-        "missed in the evaluation of other 3, 21 September 2026, finds 0",
-        "missed in the evaluation of shapes-detector 1, 21 September 2026, finds 0",
+        "objects not found in the evaluation of other 3, 21 September 2026, finds 0",
+        "objects not found in the evaluation of shapes-detector 1, 21 September 2026, finds 0",
     ]
 
 
 def test_without_an_evaluation_the_page_says_what_is_needed(settings, server):
     keep_report(settings, drift_report(0))
     page = open_page(server, "/console/inferences?q=missed")
-    assert (page.status, meant(page.text)) == (400, [])
-    assert "“missed” is what an evaluation finds, and none has found any yet." in html.unescape(
-        page.text
-    )
+    assert (page.status, meant(page.text), "This is no filter" in page.text) == (200, [], False)
+    assert "<h2>“missed” is what an evaluation finds, and none has found any yet.</h2>" in page.text
     assert 'href="/console/reports/new">Evaluate a model' in page.text
 
 

@@ -142,7 +142,7 @@ def test_a_comparison_takes_the_time_from_the_page_before(keyed):
     ("path", "body", "field"),
     [
         ("reports/evaluate", b"model=ships%3A1&q=meta.camera%3D%22%3Cb%3E%22&by=meta.lens", "q"),
-        ("reports/compare", b"model=ships%3A1&q=meta.camera%3D%22%3Cb%3E%22&by=meta.lens&before=previous&from=2026-01-03T00:00", "to"),
+        ("reports/compare", b"model=ships%3A1&q=meta.camera%3D%22%3Cb%3E%22&by=meta.lens&before=previous&to=2026-01-03T00:00", "from"),
         ("reports/compare", b"model=ships%3A1&q=meta.camera%3D%22%3Cb%3E%22&by=meta.lens&before=x&period=day", "before"),
     ],
 )  # fmt: skip
@@ -208,13 +208,23 @@ def test_a_wrong_filter_is_explained_as_in_the_list(keyed, path):
     assert "expected" not in page
 
 
-@pytest.mark.parametrize(
-    ("times", "side"), [(b"from=2026-01-03T00:00", "end"), (b"to=2026-01-03T00:00", "beginning")]
-)
-def test_a_period_without_a_side_says_which(keyed, times, side):
-    body = b"model=ships&period=day&before=previous&" + times
+@pytest.mark.parametrize("times", [b"period=day&to=2026-01-03T00:00", b"period=own"])
+def test_a_period_without_a_beginning_is_refused_and_stays_one_of_its_own(keyed, times):
+    body = b"model=ships&before=previous&" + times
     page = html.unescape(send(keyed, "reports/compare", "admin", body).text)
-    assert f"expected the {side} of the period as 2026-01-31T08:00, got none" in page
+    assert "expected the beginning of the period as 2026-01-31T08:00, got none" in page
+    assert '<option value="own" selected>' in page
+
+
+def test_the_form_says_how_much_of_the_model_with_the_most_is_in_the_period(keyed):
+    page = send(keyed, "reports/new?kind=drift", "monitor").text
+    assert re.findall('<option value="([^"]*)" selected', page) == ["ships", "day"]
+    assert "0 inferences match in this period." in page
+    times = "period=day&from=2020-01-01T00:00"
+    page = send(keyed, f"reports/new?kind=drift&{times}&q=version%3D1", "monitor").text
+    found = len([record for record in RECORDS if record.model.version == "1"])
+    assert f"{found} inferences match in this period." in page
+    assert '<option value="own" selected>' in page
 
 
 @pytest.mark.parametrize(
@@ -224,6 +234,12 @@ def test_a_period_without_a_side_says_which(keyed, times, side):
         ("period=today", "2026-01-07T00:00", "2026-01-07T12:00", "2026-01-06T12:00"),
         ("period=week", "2026-01-05T00:00", "2026-01-07T12:00", "2026-01-02T12:00"),
         ("period=seven_days", "2025-12-31T12:00", "2026-01-07T12:00", "2025-12-24T12:00"),
+        (
+            "period=day&from=2026-01-06T12:00",
+            "2026-01-06T12:00",
+            "2026-01-07T12:00",
+            "2026-01-05T12:00",
+        ),
         (
             "period=day&from=2026-01-03T00:00&to=2026-01-04T00:00",
             "2026-01-03T00:00",
@@ -316,7 +332,8 @@ def test_a_report_of_several_versions_says_so(keyed, settings):
         "period=year&before=previous",
         "period=day&before=",
         "period=day&before=baseline",
-        "from=2026-01-03T00:00&before=previous",
+        "to=2026-01-03T00:00&before=previous",
+        "period=own&before=previous",
         "from=2026-01-03T00:00&to=2026-01-02T00:00&before=previous",
         "from=0001-01-02T00:00&to=2026-01-02T00:00&before=previous",
         "from=0001-01-01T00:00%2B05:00&to=2026-01-02T00:00&before=previous",

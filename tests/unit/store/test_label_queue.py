@@ -56,14 +56,16 @@ def order_of(reader: InferenceReader, **request: Any) -> list[int]:
     return [int(one.id) - FIRST for one in queue.inferences]
 
 
-def test_the_lowest_best_score_comes_first_and_truth_and_failures_not_at_all(store):
+def test_the_lowest_best_score_comes_first_nothing_found_in_the_middle_and_truth_and_failures_not_at_all(
+    store,
+):
     queue = find_label_queue(store.inferences, LabelQueueRequest())
     found = [(int(one.id) - FIRST, one.reason, one.value, one.labels) for one in queue.inferences]
     assert found == [
         (3, "score", 0.3, ["star"]),
+        (4, "nothing", None, []),
         (2, "score", 0.6, ["star", "ring"]),
         (1, "score", 0.9, ["star", "ring"]),
-        (4, "nothing", None, []),
         (7, "nothing", None, []),
     ]
     assert (queue.considered, queue.partial) == (5, False)
@@ -93,10 +95,10 @@ def test_each_inference_follows_the_one_before_until_none_does(store, by):
 
 
 def test_what_somebody_else_labels_meanwhile_is_left_out(store):
-    assert order_of(store.inferences) == [3, 2, 1, 4, 7]
+    assert order_of(store.inferences) == [3, 4, 2, 1, 7]
     state_truth(store, FIRST + 2)
-    assert order_of(store.inferences, after=str(FIRST + 3)) == [1, 4, 7]
-    assert order_of(store.inferences, after=str(FIRST + 2)) == [1, 4, 7]
+    assert order_of(store.inferences, after=str(FIRST + 3)) == [4, 1, 7]
+    assert order_of(store.inferences, after=str(FIRST + 2)) == [1, 7]
 
 
 def test_a_filter_of_alternatives_stays_one_condition(store):

@@ -97,8 +97,8 @@ class RepeatClaims:
     ) -> list[int]:
         connection = self._open()
         connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
             known = self._known(connection, names, fingerprint)
             now_s = time.time()
             missing = [name for name in names if name not in known]
@@ -110,11 +110,6 @@ class RepeatClaims:
             self._until_prune -= len(rows)
             if self._until_prune < 0:
                 self._prune(connection, now_s)
-            connection.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-            raise
         return [known[name] for name in names]
 
     def _known(

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.database.database import execute, fetch_in, placeholders
+from quadriga.store.database.database import execute, execute_in, placeholders
 from quadriga.store.database.rollups import ALL_TIME, MINUTE_MS, Tally, cover, decode_counts
 from quadriga.store.database.rows import decode_label_scores, storable_text
 from quadriga.store.query.filters.comparisons import UNITS_S
@@ -156,7 +156,7 @@ def _add_rows(
         if is_partial := time.monotonic() > deadline_s:
             break
         with inferences.snapshot() as connection:
-            rows = fetch_in(connection, statement, ids)
+            rows = execute_in(connection, statement, ids)
             models = {
                 id_: dict(zip(GROUP_COLUMNS, names, strict=True))
                 for id_, *names in execute(connection, "SELECT id, name, version, task FROM model")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.database.database import execute, execute_in, fetch_in
+from quadriga.store.database.database import execute, execute_in
 from quadriga.store.database.rollups import DAY, decode_counts, minute_of, rows_of
 from quadriga.store.database.rows import models_by_id
 from quadriga.store.database.schema import INDEXED_CHARACTERS, KeyType
@@ -124,10 +124,10 @@ class MetadataValue(NamedTuple):
 def scan(reader: InferenceReader, ids: Sequence[int]) -> list[InferenceColumns]:
     """Read columns of those inferences that are still there, oldest first."""
     with reader.snapshot() as connection:
-        models = _models(connection)
         rows = sorted(tuple(row) for row in execute_in(connection, _ROWS, ids))
+        models = models_by_id(connection, (model_id for _, model_id, *_ in rows))
     return [
-        InferenceColumns(inference_id, *models[model_id], *columns)
+        InferenceColumns(inference_id, models[model_id].reference, models[model_id].task, *columns)
         for inference_id, model_id, *columns in rows
     ]
 
@@ -135,7 +135,7 @@ def scan(reader: InferenceReader, ids: Sequence[int]) -> list[InferenceColumns]:
 def scan_images(reader: InferenceReader, ids: Collection[int]) -> list[ImageColumns]:
     """Read which images of those inferences that are still there can be labelled, oldest first."""
     with reader.snapshot() as connection:
-        rows = sorted(fetch_in(connection, _IMAGES, ids))
+        rows = sorted(execute_in(connection, _IMAGES, ids))
     return [
         ImageColumns(int(id_), status, hash_, bool(is_kept and hash_), has_truth=truth is not None)
         for id_, status, hash_, is_kept, truth in rows
@@ -145,13 +145,13 @@ def scan_images(reader: InferenceReader, ids: Collection[int]) -> list[ImageColu
 def scan_scores(reader: InferenceReader, ids: Collection[int]) -> list[ScoredColumns]:
     """Read the predictions of those inferences that are still there, oldest first."""
     with reader.snapshot() as connection:
-        return [ScoredColumns(*row) for row in sorted(fetch_in(connection, _SCORED, ids))]
+        return [ScoredColumns(*row) for row in sorted(execute_in(connection, _SCORED, ids))]
 
 
 def scan_embeddings(reader: InferenceReader, ids: Collection[int]) -> list[EmbeddedColumns]:
     """Read which embeddings those inferences have that have any, oldest first; not the embeddings."""
     with reader.snapshot() as connection:
-        rows = sorted(fetch_in(connection, _EMBEDDED, ids))
+        rows = sorted(execute_in(connection, _EMBEDDED, ids))
     return [EmbeddedColumns(int(id_), space or "", size) for id_, space, size in rows]
 
 
@@ -260,15 +260,6 @@ def is_input_kept(reader: InferenceReader, image: str) -> bool:
     return any(
         reader.scope.admits(models[id_].reference.name, models[id_].team) for id_ in model_ids
     )
-
-
-def _models(connection: sa.Connection) -> dict[int, tuple[ModelReference, str]]:
-    """Return all models, each with its task, by their id in the database."""
-    rows: Iterable[Any] = execute(connection, "SELECT id, name, version, sha256, task FROM model")
-    return {
-        model_id: (ModelReference(name, version, sha256), task)
-        for model_id, name, version, sha256, task in rows
-    }
 
 
 def _label_names(connection: sa.Connection, scope: Scope) -> dict[int, str]:

@@ -134,24 +134,20 @@ def scan(reader: InferenceReader, ids: Sequence[int]) -> list[InferenceColumns]:
 
 def scan_images(reader: InferenceReader, ids: Collection[int]) -> list[ImageColumns]:
     """Read which images of those inferences that are still there can be labelled, oldest first."""
-    with reader.snapshot() as connection:
-        rows = sorted(execute_in(connection, _IMAGES, ids))
     return [
         ImageColumns(int(id_), status, hash_, bool(is_kept and hash_), has_truth=truth is not None)
-        for id_, status, hash_, is_kept, truth in rows
+        for id_, status, hash_, is_kept, truth in _rows(reader, _IMAGES, ids)
     ]
 
 
 def scan_scores(reader: InferenceReader, ids: Collection[int]) -> list[ScoredColumns]:
     """Read the predictions of those inferences that are still there, oldest first."""
-    with reader.snapshot() as connection:
-        return [ScoredColumns(*row) for row in sorted(execute_in(connection, _SCORED, ids))]
+    return [ScoredColumns(*row) for row in _rows(reader, _SCORED, ids)]
 
 
 def scan_embeddings(reader: InferenceReader, ids: Collection[int]) -> list[EmbeddedColumns]:
     """Read which embeddings those inferences have that have any, oldest first; not the embeddings."""
-    with reader.snapshot() as connection:
-        rows = sorted(execute_in(connection, _EMBEDDED, ids))
+    rows = _rows(reader, _EMBEDDED, ids)
     return [EmbeddedColumns(int(id_), space or "", size) for id_, space, size in rows]
 
 
@@ -163,16 +159,13 @@ def read_inferences(reader: InferenceReader, ids: Sequence[int]) -> list[StoredI
 
 def ground_truths(reader: InferenceReader, ids: Iterable[int]) -> dict[int, msgspec.Raw]:
     """Return the annotations of those inferences that have ground truth, not a rejected one, as JSON by id."""
-    with reader.snapshot() as connection:
-        rows = execute_in(connection, _GROUND_TRUTH, list(ids))
+    rows = _rows(reader, _GROUND_TRUTH, list(ids))
     return {int(id_): msgspec.Raw(annotations.encode()) for id_, annotations in rows}
 
 
 def with_ground_truth(reader: InferenceReader, ids: Collection[int]) -> list[int]:
     """Return the ids of those inferences that have ground truth, not a rejected one, ascending."""
-    with reader.snapshot() as connection:
-        rows: Iterable[Any] = execute_in(connection, _WITH_GROUND_TRUTH, ids)
-        return sorted(int(id_) for (id_,) in rows)
+    return [int(id_) for (id_,) in _rows(reader, _WITH_GROUND_TRUTH, ids)]
 
 
 def other_truths(reader: InferenceReader, ids: Collection[int]) -> dict[int, TruthScope]:
@@ -180,8 +173,7 @@ def other_truths(reader: InferenceReader, ids: Collection[int]) -> dict[int, Tru
 
     Inferences with ground truth of their own have none.
     """
-    with reader.snapshot() as connection:
-        rows = execute_in(connection, _OTHER_TRUTH, ids)
+    rows = _rows(reader, _OTHER_TRUTH, ids)
     return {int(id_): TruthScope(task, model) for id_, task, model in rows}
 
 
@@ -260,6 +252,12 @@ def is_input_kept(reader: InferenceReader, image: str) -> bool:
     return any(
         reader.scope.admits(models[id_].reference.name, models[id_].team) for id_ in model_ids
     )
+
+
+def _rows(reader: InferenceReader, statement: str, ids: Collection[int]) -> list[Any]:
+    """Return what a statement selects of some inferences, in the order of their ids."""
+    with reader.snapshot() as connection:
+        return sorted(execute_in(connection, statement, ids))
 
 
 def _label_names(connection: sa.Connection, scope: Scope) -> dict[int, str]:

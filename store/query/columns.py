@@ -249,9 +249,7 @@ def is_input_kept(reader: InferenceReader, image: str) -> bool:
     with reader.snapshot() as connection:
         model_ids = [int(model_id) for (model_id,) in execute(connection, query, (image,))]
         models = models_by_id(connection, model_ids)
-    return any(
-        reader.scope.admits(models[id_].reference.name, models[id_].team) for id_ in model_ids
-    )
+    return any(reader.scope.admits(models[id_].name, models[id_].team) for id_ in model_ids)
 
 
 def _rows(reader: InferenceReader, statement: str, ids: Collection[int]) -> list[Any]:

@@ -376,7 +376,7 @@ class InferenceReader:
         admitted = [
             row
             for row in sorted(rows, key=lambda row: row.seq)
-            if self.scope.admits(models[row.model_id].reference.name, models[row.model_id].team)
+            if self.scope.admits(models[row.model_id].name, models[row.model_id].team)
         ]
         inferences = [stored_inference(row, models[row.model_id]) for row in admitted]
         return [
@@ -520,7 +520,7 @@ class InferenceReader:
                 if row is None:
                     return None
                 model = models_by_id(connection, [row.model_id])[row.model_id]
-                if not self.scope.admits(model.reference.name, model.team):
+                if not self.scope.admits(model.name, model.team):
                     return None
                 feedback_rows = execute(connection, _FEEDBACK, (seq,)).all()
         except NotReadyError:

@@ -2,11 +2,12 @@
 
 from collections.abc import Collection, Iterable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
 from quadriga.store.database.database import execute, execute_in, fetch_all
+from quadriga.store.database.rows import SELECT_MODELS, ModelRow
 from quadriga.store.database.schema import KeyType
 from quadriga.store.query.filters.syntax import MIN_HASH_DIGITS
 from quadriga.store.records.records import is_replay
@@ -42,17 +43,6 @@ def split_version(text: str) -> tuple[str, str]:
     """
     name, _, version = text.partition("@" if "@" in text.partition(":")[0] else ":")
     return name, version
-
-
-class ModelRow(NamedTuple):
-    """Row of `model`."""
-
-    id: int
-    name: str
-    version: str
-    sha256: str
-    task: str
-    team: str
 
 
 class Catalog:
@@ -126,11 +116,9 @@ class Catalog:
     @cached_property
     def models(self) -> list[ModelRow]:
         """The models that the scope admits."""
-        select = "SELECT id, name, version, sha256, task, team FROM model"
-        if self._scope.team:
-            rows = fetch_all(self._connection, f"{select} WHERE team = ?", (self._scope.team,))
-        else:
-            rows = fetch_all(self._connection, select)
+        team = self._scope.team
+        of_team, values = (" WHERE team = ?", (team,)) if team else ("", ())
+        rows = fetch_all(self._connection, SELECT_MODELS + of_team, values)
         models = [ModelRow(*row) for row in rows]
         return [model for model in models if self._scope.admits_model(model.name)]
 

@@ -113,9 +113,9 @@ def sweep_periodically(
         try:
             removed = count = size_bytes = 0
             started_s = time.monotonic()
-            for removed_in_batch, kept in sweep(blobs, readers, journal_directory):
+            for removed_in_batch, sizes in sweep(blobs, readers, journal_directory):
                 removed += removed_in_batch
-                count, size_bytes = count + len(kept), size_bytes + sum(kept)
+                count, size_bytes = count + len(sizes), size_bytes + sum(sizes)
                 if stop.wait(min((time.monotonic() - started_s) * (1 / MAX_TIME_SHARE - 1), 60.0)):
                     break
                 started_s = time.monotonic()

@@ -103,9 +103,9 @@ def find_similar(
         while True:
             limit = min(batch, MAX_COMPARED - looked_at)
             rows, resume_id = search.first_matches(limit, id_range, inferences.budget, select)
-            found = _compare(origin, rows)
-            best = heapq.nlargest(request.limit, [*best, *found])
-            compared, looked_at = compared + len(found), looked_at + len(rows)
+            similar = _compare(origin, rows)
+            best = heapq.nlargest(request.limit, [*best, *similar])
+            compared, looked_at = compared + len(similar), looked_at + len(rows)
             if len(rows) == limit:
                 resume_id = int(rows[-1][0])
             if resume_id is None or resume_id == 0:
@@ -114,8 +114,8 @@ def find_similar(
             if looked_at >= MAX_COMPARED or time.monotonic() > deadline_s:
                 is_partial = bool(search.first_matches(1, id_range, inferences.budget).rows)
                 break
-    similar = [SimilarInference(str(id_), round(cosine, 6)) for cosine, id_ in best]
-    return SimilarInferences(similar, compared, is_partial)
+    most_similar = [SimilarInference(str(id_), round(cosine, 6)) for cosine, id_ in best]
+    return SimilarInferences(most_similar, compared, is_partial)
 
 
 def _read_origin(connection: sa.Connection, seq: int) -> _Origin:

@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from quadriga.store.database import database
-from quadriga.store.database.database import ReaderPool, execute, execute_in, placeholders
+from quadriga.store.database.database import (
+    ReaderPool,
+    execute,
+    execute_in,
+    fetch_all,
+    placeholders,
+)
 from quadriga.store.database.rollups import decode_counts, sum_again
 from quadriga.store.database.rows import NameIds, RowBatch, read_records, remove_inferences
 from quadriga.store.database.schema import COLUMNS
@@ -52,8 +58,7 @@ def key_page(
         f"SELECT {table.key}, {table.compared_column} FROM {table.name} "
         f"WHERE {table.key} >= ? ORDER BY {table.key} LIMIT ?"
     )
-    rows = execute(connection, text, (first, limit))
-    return {int(key): int(value) for key, value in rows}
+    return dict(fetch_all(connection, text, (first, limit)))
 
 
 def day_text(key: int) -> str:

@@ -29,14 +29,11 @@ from quadriga.store.database.rows import decode_label_scores, is_number, read_re
 from quadriga.store.journal import journal
 from quadriga.store.maintenance.copying import (
     FEEDBACK,
-    IDS_PER_DAY,
     INFERENCES,
     TRUTH,
     ComparedTable,
     CopyProgress,
-    day_summary,
     day_text,
-    days_with_rows,
     key_page,
     open_readers,
     select_rows,
@@ -295,8 +292,7 @@ def backfill(
 ) -> CopyProgress:
     """Send inferences, as their metadata is today, truth and feedback; reports after each insert.
 
-    Days of which ClickHouse holds as much as the database are passed over, and of the others it is
-    sent what it lacks, so a copy that was killed goes on when it is repeated.
+    Rows that ClickHouse holds already are passed over, so a copy that was killed goes on when it is repeated.
 
     Raises:
         StoreError: The source is no database of ours, or one of the two does not answer.
@@ -308,36 +304,33 @@ def backfill(
             client = _connect(url)
             for table in (INFERENCES, TRUTH, FEEDBACK):
                 sent = 0
-                for day in days_with_rows([readers], table):
-                    for rows in _lacking(readers, client, table, day):
-                        _insert(client, table.name, rows)
-                        sent += len(rows)
-                        copied = {**progress.copied, table.name: sent}
-                        at, seconds = (table.name, day_text(day)), time.monotonic() - began
-                        progress = CopyProgress(*at, copied, removed=0, seconds=seconds)
-                        report(progress)
+                for first, rows in _lacking(readers, client, table):
+                    _insert(client, table.name, rows)
+                    sent += len(rows)
+                    copied = {**progress.copied, table.name: sent}
+                    at, seconds = (table.name, day_text(first)), time.monotonic() - began
+                    progress = CopyProgress(*at, copied, removed=0, seconds=seconds)
+                    report(progress)
     except Error as error:
         raise StoreError(f"expected ClickHouse to answer, got: {error}") from error
     return progress
 
 
 def _lacking(
-    readers: ReaderPool, client: Any, table: ComparedTable, day: int
-) -> Iterator[list[Row]]:
-    """Yield the rows of a day that are not there, some at a time."""
-    position, stop = day * IDS_PER_DAY, (day + 1) * IDS_PER_DAY
-    text = f"SELECT uniqExact({table.key}) FROM {table.name} WHERE {table.key} "
-    sent_count = int(client.command(f"{text} >= {position} AND {table.key} < {stop}"))
-    with readers.snapshot() as connection:
-        if day_summary(connection, table, day)[0] <= sent_count:
-            return
+    readers: ReaderPool, client: Any, table: ComparedTable
+) -> Iterator[tuple[int, list[Row]]]:
+    """Yield the rows that are not there, some at a time, each with the first key among which they were looked for."""
+    text = f"SELECT uniqExact({table.key}) FROM {table.name} WHERE {table.key} BETWEEN "
+    position = 0
     while True:
         with readers.snapshot() as connection:
-            keys = [*key_page(connection, table, position, stop, limit=_FILLED_AT_ONCE)]
+            keys = [*key_page(connection, table, position, _FILLED_AT_ONCE)]
             if not keys:
                 return
-            rows = _rows(connection, table, keys)
-        yield _missing(client, table.name, rows) if sent_count else rows
+            sent_count = int(client.command(f"{text}{keys[0]} AND {keys[-1]}"))
+            rows = _rows(connection, table, keys) if sent_count < len(keys) else []
+        if rows:
+            yield keys[0], _missing(client, table.name, rows) if sent_count else rows
         position = keys[-1] + 1
 
 

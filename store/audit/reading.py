@@ -6,11 +6,11 @@ behind it, so pages neither repeat nor skip a line.
 
 import base64
 import heapq
-import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Annotated
 
@@ -32,7 +32,6 @@ MAX_LIMIT = 1000
 MAX_SCANNED = 50_000
 """Lines that are read for one page: beyond that it is shorter, and its cursor leads on."""
 
-_CHUNK_BYTES = 64 << 10
 _RELATIVE = re.compile(r"(\d{1,6})([smhd])")
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -160,27 +159,19 @@ def _read_backwards(path: Path, end: int) -> Iterator[_Line]:
 def _split_backwards(path: Path, end: int) -> Iterator[tuple[bytes, int]]:
     """Yield each piece between two line ends before an offset with the offset where it begins, the last first.
 
-    Of a piece that is too long for a line, no more than `MAX_LINE_BYTES` and a chunk are held.
+    Of a piece that is longer than any line its end.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # removed since it was listed
-        return
-    try:
-        rest = b""
-        while end > 0:
-            size = min(_CHUNK_BYTES, end)
-            end -= size
-            first, *pieces = (os.pread(descriptor, size, end) + rest).split(b"\n")
-            begin = end + size + len(rest)
-            for piece in reversed(pieces):
-                begin -= len(piece)
-                yield piece, begin
-                begin -= 1
-            rest = first if len(first) <= MAX_LINE_BYTES else first[-MAX_LINE_BYTES - 1 :]
-        yield rest, 0
-    finally:
-        os.close(descriptor)
+    with (
+        suppress(FileNotFoundError),
+        path.open("rb") as file,
+    ):  # it may be removed since it was listed
+        if not end:
+            return
+        with mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            while end >= 0:
+                begin = data.rfind(b"\n", 0, end) + 1
+                yield data[max(begin, end - MAX_LINE_BYTES - 1) : end], begin
+                end = begin - 1
 
 
 def _encode_cursor(cursor: _Cursor) -> str:

@@ -125,19 +125,12 @@ def _copy_journal(source: Path, target: Path) -> list[str]:
         for _, _, frame_end in journal.read_frames(path):
             end = frame_end
         with suppress(FileNotFoundError):  # moved into the database just now, and removed
-            _copy_beginning(path, target / path.name, end)
+            shutil.copyfile(path, target / path.name)
+            os.truncate(target / path.name, end)
             names.append(path.name)
     with suppress(FileNotFoundError):
         shutil.copyfile(source / "id", target / "id")
     return names
-
-
-def _copy_beginning(source: Path, target: Path, size_bytes: int) -> None:
-    with source.open("rb") as reading, target.open("wb") as writing:
-        remaining = size_bytes
-        while remaining and (chunk := reading.read(min(remaining, 1 << 20))):
-            writing.write(chunk)
-            remaining -= len(chunk)
 
 
 def _trim_journal(source: Path, backup: Path, names: list[str]) -> int:

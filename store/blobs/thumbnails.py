@@ -20,7 +20,6 @@ MAX_BYTES = 1 << 30
 """Limit of the bytes of all copies; beyond it those go that were asked for least recently."""
 
 _FOLDERS = 256  # by the first two digits of the hash, which fill evenly
-_RECOUNT = 16  # a folder is counted again once this part of its share was added
 _KEPT_SHARE = 0.9  # of a full folder
 _LEFTOVER_S = 3600.0  # age of a temporary file whose process is dead
 _JPEG_END = b"\xff\xd9"
@@ -42,8 +41,6 @@ class ThumbnailFiles:
         self._directory = directory
         self._has_image = has_image
         self._folder_bytes = max_bytes // _FOLDERS
-        self._added: dict[str, int] = {}
-        """Bytes that this process wrote to each folder since it counted them."""
 
     def get(self, digits: str, width: int) -> bytes | None:
         """Return a copy, or None if there is none that is whole."""
@@ -61,7 +58,7 @@ class ThumbnailFiles:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, data, 0o600)
-            self._limit(path.parent, len(data))
+            self._limit(path.parent)
         except OSError as error:
             _log.debug("a thumbnail is not kept: %s", error.strerror)
         if not self._has_image(digits):
@@ -90,12 +87,8 @@ class ThumbnailFiles:
                 if not is_needed:
                     Path(entry.path).unlink()
 
-    def _limit(self, folder: Path, added: int) -> None:
+    def _limit(self, folder: Path) -> None:
         """Remove the copies that were asked for least recently from a folder that is full."""
-        total = self._added.get(folder.name, self._folder_bytes) + added
-        self._added[folder.name] = total
-        if total < self._folder_bytes // _RECOUNT:
-            return
         files = []
         for entry in folder_entries(folder):
             with suppress(FileNotFoundError):
@@ -109,7 +102,6 @@ class ThumbnailFiles:
                     break
                 path.unlink(missing_ok=True)
                 excess -= size
-        self._added[folder.name] = 0
 
     def _path(self, digits: str, width: int) -> Path:
         return self._directory / digits[:2] / f"{digits}-{width}.jpg"

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.database.damaged_files import damaged_files
 from quadriga.store.database.database import ReaderPool, execute, journal_offsets
-from quadriga.store.database.sizes import ImageTally, StoredSize, write_size
+from quadriga.store.database.sizes import StoredSize, write_size
 from quadriga.store.journal import journal
 from quadriga.store.records.ids import time_ms
 
@@ -69,12 +69,12 @@ def remove_unreferenced(
 
 
 def sweep(
-    blobs: Blobs, readers: ReaderPool, journal_directory: Path, tally: ImageTally | None = None
-) -> Iterator[int]:
+    blobs: Blobs, readers: ReaderPool, journal_directory: Path
+) -> Iterator[tuple[int, list[int]]]:
     """Remove unreferenced blobs, such as those put just before a crash, batch by batch.
 
-    Yields after each `SWEEP_BATCH` of blobs how many of them were removed; the caller decides when to
-    continue, and closes the iterator to stop. `tally` counts the blobs that stay. Neither a list of all blobs is held in memory nor a read
+    Yields after each `SWEEP_BATCH` of blobs how many of them were removed, and the bytes of each that stays; the caller
+    decides when to continue, and closes the iterator to stop. Neither a list of all blobs is held in memory nor a read
     transaction open while blobs are removed. Raises a `NotReadyError` if the database or the object store
     does not answer.
     """
@@ -90,11 +90,7 @@ def sweep(
             with ThreadPoolExecutor(REMOVALS_AT_ONCE) as pool:
                 are_removed = pool.map(partial(blobs.delete, as_of=as_of), unneeded)
                 removed_keys = set(compress(unneeded, are_removed))
-        if tally is not None:
-            for blob in batch:
-                if blob.key not in removed_keys:
-                    tally.add(blob.size)
-        yield len(removed_keys)
+        yield len(removed_keys), [blob.size for blob in batch if blob.key not in removed_keys]
 
 
 def sweep_periodically(
@@ -115,15 +111,16 @@ def sweep_periodically(
         if damaged_files(url):  # its records may yet be salvaged, and refer to images
             continue
         try:
-            removed, tally = 0, ImageTally()
+            removed = count = size_bytes = 0
             started_s = time.monotonic()
-            for removed_in_batch in sweep(blobs, readers, journal_directory, tally):
+            for removed_in_batch, sizes in sweep(blobs, readers, journal_directory):
                 removed += removed_in_batch
+                count, size_bytes = count + len(sizes), size_bytes + sum(sizes)
                 if stop.wait(min((time.monotonic() - started_s) * (1 / MAX_TIME_SHARE - 1), 60.0)):
                     break
                 started_s = time.monotonic()
             else:
-                size = StoredSize(bytes=tally.bytes, count=tally.count, measured_at=time.time())
+                size = StoredSize(bytes=size_bytes, count=count, measured_at=time.time())
                 write_size(journal_directory.parent, "images", size)
             if removed:
                 _log.info("%d unreferenced images are removed", removed)

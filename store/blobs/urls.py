@@ -39,7 +39,7 @@ class BlobUrls:
             else b""
         )
 
-    def sign(self, key: str, mime: str, blobs_url: str, *, inference_id: str = "") -> str:
+    def sign(self, key: str, mime: str, blobs_url: str, *, inference_id: str) -> str:
         """Return a signed URL of a blob, which need not exist.
 
         Args:
@@ -55,22 +55,21 @@ class BlobUrls:
         if url is not None:
             return url
         digest, expires = key.partition(":")[2], str(int(time.time() + self._seconds))
-        named = {"inference": inference_id} if inference_id else {}
         key_bytes = self._shared_key or self._own_key
-        signature = _signature(key_bytes, digest, expires, mime, *named.values())
-        parameters = {"expires": expires, "type": mime, **named, "signature": signature}
+        parameters = {"expires": expires, "type": mime, "inference": inference_id}
+        parameters["signature"] = _signature(key_bytes, digest, *parameters.values())
         return f"{blobs_url}{digest}?{urlencode(parameters)}"
 
     def verify(
-        self, digest: str, expires: str, mime: str, signature: str, *, inference_id: str = ""
+        self, digest: str, expires: str, mime: str, signature: str, *, inference_id: str
     ) -> bytes:
-        """Return the blob that the parts of a signed URL name; without an inference, of one that an earlier release signed.
+        """Return the blob that the parts of a signed URL name.
 
         Raises:
             QueryError: It was not signed here, or it has expired.
             NotFoundError: The blob was removed.
         """
-        signed = (digest, expires, mime, *([inference_id] if inference_id else []))
+        signed = (digest, expires, mime, inference_id)
         presented = signature.encode(errors="replace")
         if not any(
             hmac.compare_digest(_signature(key, *signed).encode(), presented)

@@ -14,7 +14,7 @@ from quadriga.store.browsing.sample import MatchSample, SampledRow, take_sample
 from quadriga.store.database.database import execute, execute_in
 from quadriga.store.database.rows import (
     LabelScore,
-    StoredModel,
+    ModelRow,
     decode_label_scores,
     is_number,
     models_by_id,
@@ -195,10 +195,10 @@ class _Tallies:
         self._has_metadata = not fields or any(field.startswith("meta.") for field in fields)
         self.by_field: dict[tuple[str, FacetType], _Tally] = {}
 
-    def add(self, row: SampledRow, model: StoredModel, weight: float) -> None:
+    def add(self, row: SampledRow, model: ModelRow, weight: float) -> None:
         """Add an inference that stands for as many as its weight says."""
-        self._add("model", model.reference.name, weight)
-        self._add("version", model.reference.version, weight)
+        self._add("model", model.name, weight)
+        self._add("version", model.version, weight)
         self._add("task", model.task, weight)
         self._add("latency_ms", row.latency_us / 1000, weight)
         self._add("status", row.status, weight)

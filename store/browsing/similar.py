@@ -1,5 +1,6 @@
 """Inferences whose images resemble that of one: by the cosine of the embeddings that are stored for drift."""
 
+import heapq
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -90,7 +91,8 @@ def find_similar(
     """
     tree = inferences.read_filter(QueryRequest(where=request.where))
     seq = int(inferences.get(inference_id).id)
-    best, compared, looked_at = _Best(request.limit), 0, 0
+    best: list[tuple[float, int]] = []  # of equally similar ones the newest
+    compared = looked_at = 0
     deadline_s = time.monotonic() + MAX_S
     with inferences.snapshot() as connection:
         origin = _read_origin(connection, seq)
@@ -101,9 +103,9 @@ def find_similar(
         while True:
             limit = min(batch, MAX_COMPARED - looked_at)
             rows, resume_id = search.first_matches(limit, id_range, inferences.budget, select)
-            ids, cosines = _compare(origin, rows)
-            best.add(ids, cosines)
-            compared, looked_at = compared + len(ids), looked_at + len(rows)
+            similar = _compare(origin, rows)
+            best = heapq.nlargest(request.limit, [*best, *similar])
+            compared, looked_at = compared + len(similar), looked_at + len(rows)
             if len(rows) == limit:
                 resume_id = int(rows[-1][0])
             if resume_id is None or resume_id == 0:
@@ -112,29 +114,8 @@ def find_similar(
             if looked_at >= MAX_COMPARED or time.monotonic() > deadline_s:
                 is_partial = bool(search.first_matches(1, id_range, inferences.budget).rows)
                 break
-    return SimilarInferences(best.inferences(), compared, is_partial)
-
-
-class _Best:
-    """The most similar inferences so far; of equally similar ones the newest."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._ids = np.empty(0, np.int64)
-        self._cosines = np.empty(0, np.float32)
-
-    def add(self, ids: npt.NDArray[np.int64], cosines: npt.NDArray[np.float32]) -> None:
-        """Add ids (N,) with their cosines (N,)."""
-        ids, cosines = np.concatenate([self._ids, ids]), np.concatenate([self._cosines, cosines])
-        order = np.lexsort((-ids, -cosines))[: self._limit]
-        self._ids, self._cosines = ids[order], cosines[order]
-
-    def inferences(self) -> list[SimilarInference]:
-        """Return them, the most similar first."""
-        return [
-            SimilarInference(str(id_), round(cosine, 6))
-            for id_, cosine in zip(self._ids.tolist(), self._cosines.tolist(), strict=True)
-        ]
+    most_similar = [SimilarInference(str(id_), round(cosine, 6)) for cosine, id_ in best]
+    return SimilarInferences(most_similar, compared, is_partial)
 
 
 def _read_origin(connection: sa.Connection, seq: int) -> _Origin:
@@ -154,22 +135,21 @@ def _direction(embedding: bytes | None) -> npt.NDArray[np.float32] | None:
     return vector / np.float32(length) if 0 < length < np.inf else None
 
 
-def _compare(
-    origin: _Origin, rows: Sequence[Any]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Return the ids (N,) of rows whose embeddings can be compared, and the cosines (N,)."""
+def _compare(origin: _Origin, rows: Sequence[Any]) -> list[tuple[float, int]]:
+    """Return the cosine and the id of each row whose embedding can be compared."""
     comparable = [
         (int(seq), embedding)
         for seq, input_hash, space, embedding in rows
         if embedding and space == origin.space
         and seq != origin.seq and (input_hash is None or input_hash != origin.input_hash)
     ]  # fmt: skip
+    if not comparable:
+        return []
     ids = np.array([seq for seq, _ in comparable], np.int64)
     joined = b"".join(embedding for _, embedding in comparable)
-    vectors = np.frombuffer(joined, "<f2").astype(np.float32).reshape(len(ids), -1 if len(ids) else 0)  # fmt: skip
-    if not len(ids):
-        return ids, np.empty(0, np.float32)
+    vectors = np.frombuffer(joined, "<f2").astype(np.float32).reshape(len(ids), -1)
     lengths = np.linalg.norm(vectors, axis=1)
     is_usable = np.isfinite(lengths) & (lengths > 0)
     cosines = (vectors[is_usable] @ origin.direction) / lengths[is_usable]
-    return ids[is_usable], np.clip(cosines, -1.0, 1.0)
+    cosines = np.clip(cosines, -1.0, 1.0)
+    return [*zip(cosines.tolist(), ids[is_usable].tolist(), strict=True)]

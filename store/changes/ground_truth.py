@@ -226,7 +226,7 @@ def read_subjects(connection: sa.Connection, seqs: Collection[int]) -> list[Subj
                 input_hash,
                 metadata=meta,
                 task=model.task,
-                model=storable_text(model.reference.name),
+                model=storable_text(model.name),
                 team=model.team,
                 standard=standard,
             )

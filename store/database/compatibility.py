@@ -1,7 +1,7 @@
 """Which versions of the code may run on a database, as its tables say.
 
 A version knows the revisions up to its own. A database may be at a later one: its table `schema_compatibility` has a
-row for each revision since 2027.07, with the oldest revision that code must know to run on it. A revision that only
+row for each revision since 2027.09, with the oldest revision that code must know to run on it. A revision that only
 adds to the tables leaves that as it was; one that takes something away raises it.
 """
 
@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from quadriga.store.records.errors import StoreError
 
-_FIRST = "2027.07"
-"""First revision whose databases are brought up: all of 0.2.0 and later are, as from it on revisions only add to the tables."""
+_RETIRED = frozenset({"2026.11", "2026.12", *(f"2027.{number:02}" for number in range(1, 9))})
+"""Revisions before that of release 0.2.0, which alone brings their databases up."""
 
 _OLDEST = sa.text("SELECT oldest FROM schema_compatibility WHERE revision = :revision")
 _REFUSED = (
@@ -56,7 +56,7 @@ def compare(connection: sa.Connection, own: str) -> Revisions:
         StoreError: The code does not know the revision, and may not run on it.
     """
     revision = read_revision(connection)
-    if revision in (None, own) or revision in known_revisions():
+    if revision in (None, own, *_RETIRED) or revision in known_revisions():
         return Revisions(revision, own)
     oldest = None
     if sa.inspect(connection).has_table("schema_compatibility"):
@@ -73,8 +73,7 @@ def check_not_too_old(revision: str | None) -> None:
     Raises:
         StoreError: A release before 0.2.0 made it, or a version between them.
     """
-    order = known_revisions()
-    if revision in order and order.index(revision) < order.index(_FIRST):
+    if revision in _RETIRED:
         raise StoreError(
             f"this version cannot read the database: it is at revision {revision}, of a version before 0.2.0. Bring it up by "
             "`quadriga migrate` of 0.2.0 first"
@@ -83,9 +82,8 @@ def check_not_too_old(revision: str | None) -> None:
 
 def may_run_meanwhile(revision: str, own: str) -> bool:
     """Tell whether code of a revision may go on while, and after, its database is brought to `own`."""
-    oldest = _declared_oldest(own)
     order = known_revisions()
-    return oldest is not None and order.index(oldest) <= order.index(revision)
+    return order.index(_declared_oldest(own)) <= order.index(revision)
 
 
 def migrations_config() -> Any:
@@ -104,9 +102,10 @@ def known_revisions() -> tuple[str, ...]:
     return tuple(script.revision for script in _scripts().walk_revisions())[::-1]
 
 
-def _declared_oldest(revision: str) -> str | None:
-    """Return what a revision declares as `oldest`; None for those before 2027.07, which say nothing."""
-    return getattr(_scripts().get_revision(revision).module, "oldest", None)
+def _declared_oldest(revision: str) -> str:
+    """Return what a revision declares as `oldest`."""
+    oldest: str = _scripts().get_revision(revision).module.oldest
+    return oldest
 
 
 def _scripts() -> Any:

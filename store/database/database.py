@@ -113,32 +113,14 @@ def execute_in(
 ) -> list[Any]:
     """Execute SQL with `({})` in chunks of `values`, bound after `leading_values`; return all rows."""
     rows: list[Any] = []
-    for text, chunk in _chunks(statement, values):
+    remaining = list(values)
+    for start in range(0, len(remaining), _AT_ONCE):
+        chunk = remaining[start : start + _AT_ONCE]
+        text = statement.format(placeholders(chunk))
         result = execute(connection, text, (*leading_values, *chunk))
         if result.returns_rows:
             rows += result
     return rows
-
-
-def fetch_in(
-    connection: sa.Connection,
-    statement: str,
-    values: Collection[Any],
-    leading_values: Sequence[Any] = (),
-) -> list[tuple[Any, ...]]:
-    """Return all rows of SQL with `({})`, as `execute_in`, within a snapshot, as `fetch_all`."""
-    rows: list[tuple[Any, ...]] = []
-    for text, chunk in _chunks(statement, values):
-        rows += fetch_all(connection, text, (*leading_values, *chunk))
-    return rows
-
-
-def _chunks(statement: str, values: Collection[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield some of the values at a time, with the statement that has a placeholder for each."""
-    remaining = list(values)
-    for start in range(0, len(remaining), _AT_ONCE):
-        chunk = remaining[start : start + _AT_ONCE]
-        yield statement.format(placeholders(chunk)), chunk
 
 
 def stored_ids(connection: sa.Connection, seqs: Collection[int]) -> set[int]:

@@ -316,25 +316,36 @@ class RowBatch:
         )
 
 
-class StoredModel(NamedTuple):
+class ModelRow(NamedTuple):
     """Row of `model`."""
 
-    reference: ModelReference
+    id: int
+    name: str
+    version: str
+    sha256: str
     task: str
     team: str
     """Team whose inferences refer to the row; empty for none."""
 
+    @property
+    def reference(self) -> ModelReference:
+        """What records have of it."""
+        return ModelReference(self.name, self.version, self.sha256)
 
-def models_by_id(connection: sa.Connection, ids: Iterable[int]) -> dict[int, StoredModel]:
+
+SELECT_MODELS = f"SELECT {', '.join(ModelRow._fields)} FROM model"
+"""Selects a `ModelRow` of each model."""
+
+
+def models_by_id(connection: sa.Connection, ids: Iterable[int]) -> dict[int, ModelRow]:
     """Return models by id, at least those of the given ids.
 
-    Models never change, so they are cached with the connection.
+    They never change, and are cached with the connection.
     """
-    cached: dict[int, StoredModel] = connection.info.setdefault("models", {})
-    statement = "SELECT id, name, version, sha256, task, team FROM model WHERE id IN ({})"
+    cached: dict[int, ModelRow] = connection.info.setdefault("models", {})
     missing = set(ids) - cached.keys()
-    for id_, name, version, sha256, task, team in execute_in(connection, statement, missing):
-        cached[id_] = StoredModel(ModelReference(name, version, sha256), task, team)
+    for row in execute_in(connection, f"{SELECT_MODELS} WHERE id IN ({{}})", missing):
+        cached[row.id] = ModelRow(*row)
     return cached
 
 
@@ -346,7 +357,7 @@ def read_records(connection: sa.Connection, seqs: Collection[int]) -> list[Journ
     return [_record_of(row, models[row.model_id]) for row in rows]
 
 
-def _record_of(row: RecordRow, model: StoredModel) -> JournaledRecord:
+def _record_of(row: RecordRow, model: ModelRow) -> JournaledRecord:
     return JournaledRecord(
         seq=row.seq,
         request_id=row.request_id,
@@ -436,7 +447,7 @@ def decode_label_scores(predictions: msgspec.Raw) -> list[LabelScore] | None:
         return None
 
 
-def stored_inference(row: RecordRow, model: StoredModel) -> StoredInference:
+def stored_inference(row: RecordRow, model: ModelRow) -> StoredInference:
     """Convert a row of the database; JSON that was not read, or is damaged, is left out and named."""
     try:
         predictions, meta, standard = _raw(row.predictions), _raw(row.meta), _raw(row.standard)

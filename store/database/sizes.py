@@ -38,19 +38,6 @@ class StoredSize(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since 1970."""
 
 
-class ImageTally:
-    """Number and bytes of images, counted while something else goes through all of them."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.bytes = 0
-
-    def add(self, size_bytes: int) -> None:
-        """Count an image."""
-        self.count += 1
-        self.bytes += size_bytes
-
-
 def write_size(data_directory: Path, measured: Measured, size: StoredSize) -> None:
     """Leave a size where metrics find it; on a full disk the one before stays."""
     path = data_directory / _FOLDER / f"{measured}.json"

@@ -103,15 +103,14 @@ EXTENSIONS = {
 
 
 class Archive:
-    """A zip file that is being written, in a folder of its own; None leaves out images.
+    """A zip file that is being written, in a folder of its own.
 
     Long texts are written beside it and packed at the end: a zip takes one member at a time. What was
     written until an error is not packed.
     """
 
-    def __init__(self, target: Path, images: Blobs | None) -> None:
+    def __init__(self, target: Path) -> None:
         self._folder = target.parent
-        self._images = images
         self._texts: dict[str, BinaryIO] = {}
         self._open_files = ExitStack()
         self._zip = ZipStream(self._open_files.enter_context(target.open("w+b")), self.side_file())
@@ -144,20 +143,6 @@ class Archive:
     def write_image(self, name: str, data: bytes) -> None:
         """Write an image."""
         self._zip.write(name, data)
-
-    def add_image(self, record: StoredInference, folder: str = "images/") -> str | None:
-        """Pack the image of an inference and return its name; None where it was not kept.
-
-        Where images are left out, the name says what it would be.
-        """
-        name = image_name(record)
-        if self._images is None:
-            return name
-        data = stored_image(record, self._images)
-        if data is None:
-            return None
-        self.write_image(f"{folder}{name}", data)
-        return name
 
 
 _WORTH_PACKING = 200  # characters: what is shorter gets no smaller

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import msgspec
 
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.exchange.archives import Archive
+from quadriga.store.exchange.archives import Archive, image_name, stored_image
 from quadriga.store.exchange.dataset_options import (
     ExportParameters,
     Format,
@@ -228,9 +228,10 @@ def _write_lines(pages: Pages, target: Path, images: Blobs | None) -> None:
         with target.open("wb") as file:
             file.writelines(map(encode, pages))
         return
-    with Archive(target, images) as archive:
+    with Archive(target) as archive:
         text = archive.add_text_file("inferences.jsonl")
         for page in pages:
             text.write(encode(page))
             for record in page:
-                archive.add_image(record)
+                if (data := stored_image(record, images)) is not None:
+                    archive.write_image(f"images/{image_name(record)}", data)

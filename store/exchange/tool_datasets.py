@@ -126,7 +126,7 @@ def write_dataset(
     left_out: Counter[str] = Counter()
     name, splits = parameters.format, Splits(parameters.split, parameters.split_by)
     open_writer = _DESCRIBING.get(name) or format_of(name, formats).writer
-    with Archive(target, images) as archive:
+    with Archive(target) as archive:
         writer = open_writer(archive, parameters)
         sidecar = None if name in _DESCRIBING else archive.add_text_file(SIDECAR)
         for record in chain.from_iterable(pages):

@@ -28,7 +28,6 @@ BUSY_TIMEOUT_S = 5.0
 
 _PRUNE_EVERY = 1000
 _PRUNED_AT_ONCE = 5000
-_MAX_VARIABLES = 500
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS claim (
@@ -97,8 +96,8 @@ class RepeatClaims:
     ) -> list[int]:
         connection = self._open()
         connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
             known = self._known(connection, names, fingerprint)
             now_s = time.time()
             missing = [name for name in names if name not in known]
@@ -110,29 +109,23 @@ class RepeatClaims:
             self._until_prune -= len(rows)
             if self._until_prune < 0:
                 self._prune(connection, now_s)
-            connection.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-            raise
         return [known[name] for name in names]
 
     def _known(
         self, connection: sqlite3.Connection, names: Sequence[bytes], fingerprint: bytes
     ) -> dict[bytes, int]:
         known: dict[bytes, int] = {}
-        for start in range(0, len(names), _MAX_VARIABLES):
-            part = names[start : start + _MAX_VARIABLES]
-            marks = ", ".join("?" * len(part))
-            for name, other, seq in connection.execute(
-                f"SELECT name, fingerprint, seq FROM claim WHERE name IN ({marks})", part
-            ):
+        for name in names:
+            claim = connection.execute(
+                "SELECT fingerprint, seq FROM claim WHERE name = ?", (name,)
+            ).fetchone()
+            if claim is not None:
+                other, known[name] = claim
                 if other != fingerprint:
                     raise KeyReusedError(
                         "expected an Idempotency-Key of its own for each request, got one that was used with another "
                         "request"
                     )
-                known[name] = seq
         return known
 
     def _prune(self, connection: sqlite3.Connection, now_s: float) -> None:

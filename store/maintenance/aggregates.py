@@ -8,9 +8,14 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.database.database import execute, fetch_in, placeholders
+from quadriga.store.database.database import execute, execute_in, placeholders
 from quadriga.store.database.rollups import ALL_TIME, MINUTE_MS, Tally, cover, decode_counts
-from quadriga.store.database.rows import decode_label_scores, storable_text
+from quadriga.store.database.rows import (
+    ModelRow,
+    decode_label_scores,
+    models_by_id,
+    storable_text,
+)
 from quadriga.store.query.filters.comparisons import UNITS_S
 from quadriga.store.query.filters.syntax import And, Compare, Filter, Not, Or, conjuncts, leaves
 from quadriga.store.query.inferences import InferenceReader
@@ -156,13 +161,10 @@ def _add_rows(
         if is_partial := time.monotonic() > deadline_s:
             break
         with inferences.snapshot() as connection:
-            rows = fetch_in(connection, statement, ids)
-            models = {
-                id_: dict(zip(GROUP_COLUMNS, names, strict=True))
-                for id_, *names in execute(connection, "SELECT id, name, version, task FROM model")
-            }
+            rows = execute_in(connection, statement, ids)
+            models = models_by_id(connection, {row[1] for row in rows})
         for seq, model_id, status, latency_us, encoded, predictions in rows:
-            names: dict[str, Any] = models[model_id]
+            names: dict[str, Any] = _names(models[model_id])
             if metadata_names:
                 values = metadata.decode(encoded)
                 names = names | {name: _ranked(values.get(name[5:])) for name in metadata_names}
@@ -176,6 +178,10 @@ def _add_rows(
                     tally.count_label(number, 1)
     groups.labels = {number: name for name, number in labels.items()}
     return is_partial
+
+
+def _names(model: ModelRow) -> dict[str, str]:
+    return dict(zip(GROUP_COLUMNS, (model.name, model.version, model.task), strict=True))
 
 
 def _ranked(value: Any) -> tuple[int, Any]:
@@ -291,10 +297,8 @@ def _add_rollups(
     labels: bool,
 ) -> None:
     first_minute, after_minute, tree = span
-    models: dict[int, dict[str, str]] = {
-        model.id: {
-            name: getattr(model, name if name != "model" else "name") for name in GROUP_COLUMNS
-        }
+    models = {
+        model.id: _names(model)
         for model in catalog.listed_models
         if _holds(tree, catalog, model.id)
     }

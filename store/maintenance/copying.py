@@ -5,22 +5,26 @@ lacks is added. So a copy that was killed goes on, and one that is repeated adds
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from quadriga.store.database import database
-from quadriga.store.database.database import ReaderPool, execute, execute_in, placeholders
+from quadriga.store.database.database import (
+    ReaderPool,
+    execute,
+    execute_in,
+    fetch_all,
+    placeholders,
+)
 from quadriga.store.database.rollups import decode_counts, sum_again
 from quadriga.store.database.rows import NameIds, RowBatch, read_records, remove_inferences
 from quadriga.store.database.schema import COLUMNS
-from quadriga.store.records.ids import TIME_SHIFT, time_ms
-from quadriga.store.records.records import json_text
+from quadriga.store.records.ids import time_ms
+from quadriga.store.records.records import json_text, timestamp_text
 
-IDS_PER_DAY = 86_400_000 << TIME_SHIFT  # ids of one day in UTC; the first day begins at 0
 READ_TIMEOUT_S = 3600.0
 
 
@@ -46,52 +50,20 @@ def open_readers(*urls: str) -> Iterator[list[ReaderPool]]:
             side.close()
 
 
-def days_with_rows(sides: Iterable[ReaderPool], table: ComparedTable) -> list[int]:
-    """Return the days, since that of the first id, on which a table has rows on any side, in order."""
-    text = f"SELECT min({table.key}) FROM {table.name} WHERE {table.key} >= ?"
-    days: set[int] = set()
-    for side in sides:
-        position = 0
-        with side.snapshot() as connection:
-            while (first := execute(connection, text, (position,)).scalar()) is not None:
-                days.add(int(first) // IDS_PER_DAY)
-                position = (int(first) // IDS_PER_DAY + 1) * IDS_PER_DAY
-    return sorted(days)
-
-
-def day_text(day: int) -> str:
-    """Return a day as `2026-01-31`."""
-    return datetime.fromtimestamp(time_ms(day * IDS_PER_DAY) / 1000, UTC).date().isoformat()
-
-
-def day_summary(connection: sa.Connection, table: ComparedTable, day: int) -> tuple[int, ...]:
-    """Return what differs between two sides where their rows of a day differ."""
-    key, compared_column = table.key, table.compared_column
-    text = (
-        f"SELECT count(*), sum({key} % 2147483647), sum(({key} % 46337) * ({compared_column} % 46337 + 1)) "
-        f"FROM {table.name} WHERE {key} >= ? AND {key} < ?"
-    ).replace("%", "%%" if connection.dialect.name == "postgresql" else "%")
-    summary = execute(connection, text, (day * IDS_PER_DAY, (day + 1) * IDS_PER_DAY)).one()
-    return tuple(int(value or 0) for value in summary)
-
-
 def key_page(
-    connection: sa.Connection,
-    table: ComparedTable,
-    first: int,
-    stop: int,
-    *,
-    limit: int | None = None,
+    connection: sa.Connection, table: ComparedTable, first: int, limit: int
 ) -> dict[int, int]:
-    """Return keys, from `first` on and below `stop`, and what is compared of their rows."""
+    """Return the keys from `first` on, up to a limit, in order, and what is compared of their rows."""
     text = (
         f"SELECT {table.key}, {table.compared_column} FROM {table.name} "
-        f"WHERE {table.key} >= ? AND {table.key} < ? ORDER BY {table.key}"
+        f"WHERE {table.key} >= ? ORDER BY {table.key} LIMIT ?"
     )
-    if limit is not None:
-        text += f" LIMIT {limit}"
-    rows = execute(connection, text, (first, stop))
-    return {int(key): int(value) for key, value in rows}
+    return dict(fetch_all(connection, text, (first, limit)))
+
+
+def day_text(key: int) -> str:
+    """Return the day of a key as `2026-01-31`."""
+    return timestamp_text(time_ms(key))[:10]
 
 
 def select_rows(
@@ -104,7 +76,7 @@ def select_rows(
 
 
 _BATCH = 1000  # rows of one transaction
-_PAGE = 20_000  # ids compared at once
+_PAGE = 20_000  # ids of each side compared at once
 _CHANGES = ComparedTable("metadata_change", "id")
 TRUTH = ComparedTable("truth", "id")
 FEEDBACK = ComparedTable("feedback", "id")
@@ -194,11 +166,8 @@ class _Copier:
             table: self._read(f"SELECT {', '.join(COLUMNS[table])} FROM {table}")
             for table in _SETTINGS
         }
-        sides = [self._source, self._target] if self._delete else [self._source]
         for table in _TABLES:
-            for day in days_with_rows(sides, table):
-                self._at = (table.name, day_text(day))
-                self._copy_day(table, day)
+            self._copy_table(table)
         self._copy_rollups()
         with self._engine.begin() as connection:
             for name, rows in settings.items():
@@ -213,16 +182,21 @@ class _Copier:
         with self._source.snapshot() as connection:
             return [(*row,) for row in execute(connection, text, (*values,))]
 
-    def _copy_day(self, table: ComparedTable, day: int) -> None:
-        with self._source.snapshot() as source, self._target.snapshot() as target:
-            if day_summary(source, table, day) == day_summary(target, table, day):
-                return
-        position, stop = day * IDS_PER_DAY, (day + 1) * IDS_PER_DAY
-        while position < stop:
+    def _copy_table(self, table: ComparedTable) -> None:
+        position: int | None = 0
+        while position is not None:
             with self._source.snapshot() as source, self._target.snapshot() as target:
-                source_keys = key_page(source, table, position, stop, limit=_PAGE)
-                end = stop if len(source_keys) < _PAGE else max(source_keys) + 1
-                target_keys = key_page(target, table, position, end)
+                pages = [key_page(side, table, position, _PAGE) for side in (source, target)]
+            if not (pages[0] or self._delete):
+                return
+            # Behind the last key of a full page there may be more on its side.
+            ends = [max(page) + 1 for page in pages if len(page) == _PAGE]
+            position = min(ends, default=None)
+            source_keys, target_keys = (
+                {key: value for key, value in page.items() if position is None or key < position}
+                for page in pages
+            )
+            self._at = (table.name, day_text(next(iter({**source_keys, **target_keys}), 0)))
             missing = [key for key, value in source_keys.items() if target_keys.get(key) != value]
             for keys in _batches(missing):
                 self._copy_rows(table, keys, [key for key in keys if key in target_keys])
@@ -232,7 +206,6 @@ class _Copier:
                         self._remove(connection, table, keys)
                     self._removed += len(keys)
                     self._report(self._progress())
-            position = end
 
     def _copy_rows(self, table: ComparedTable, keys: list[int], replaced: list[int]) -> None:
         """Copy rows in one transaction; those replaced are removed before."""

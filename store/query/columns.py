@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.database.database import execute, execute_in, fetch_in
+from quadriga.store.database.database import execute, execute_in
 from quadriga.store.database.rollups import DAY, decode_counts, minute_of, rows_of
 from quadriga.store.database.rows import models_by_id
 from quadriga.store.database.schema import INDEXED_CHARACTERS, KeyType
@@ -124,34 +124,30 @@ class MetadataValue(NamedTuple):
 def scan(reader: InferenceReader, ids: Sequence[int]) -> list[InferenceColumns]:
     """Read columns of those inferences that are still there, oldest first."""
     with reader.snapshot() as connection:
-        models = _models(connection)
         rows = sorted(tuple(row) for row in execute_in(connection, _ROWS, ids))
+        models = models_by_id(connection, (model_id for _, model_id, *_ in rows))
     return [
-        InferenceColumns(inference_id, *models[model_id], *columns)
+        InferenceColumns(inference_id, models[model_id].reference, models[model_id].task, *columns)
         for inference_id, model_id, *columns in rows
     ]
 
 
 def scan_images(reader: InferenceReader, ids: Collection[int]) -> list[ImageColumns]:
     """Read which images of those inferences that are still there can be labelled, oldest first."""
-    with reader.snapshot() as connection:
-        rows = sorted(fetch_in(connection, _IMAGES, ids))
     return [
         ImageColumns(int(id_), status, hash_, bool(is_kept and hash_), has_truth=truth is not None)
-        for id_, status, hash_, is_kept, truth in rows
+        for id_, status, hash_, is_kept, truth in _rows(reader, _IMAGES, ids)
     ]
 
 
 def scan_scores(reader: InferenceReader, ids: Collection[int]) -> list[ScoredColumns]:
     """Read the predictions of those inferences that are still there, oldest first."""
-    with reader.snapshot() as connection:
-        return [ScoredColumns(*row) for row in sorted(fetch_in(connection, _SCORED, ids))]
+    return [ScoredColumns(*row) for row in _rows(reader, _SCORED, ids)]
 
 
 def scan_embeddings(reader: InferenceReader, ids: Collection[int]) -> list[EmbeddedColumns]:
     """Read which embeddings those inferences have that have any, oldest first; not the embeddings."""
-    with reader.snapshot() as connection:
-        rows = sorted(fetch_in(connection, _EMBEDDED, ids))
+    rows = _rows(reader, _EMBEDDED, ids)
     return [EmbeddedColumns(int(id_), space or "", size) for id_, space, size in rows]
 
 
@@ -163,16 +159,13 @@ def read_inferences(reader: InferenceReader, ids: Sequence[int]) -> list[StoredI
 
 def ground_truths(reader: InferenceReader, ids: Iterable[int]) -> dict[int, msgspec.Raw]:
     """Return the annotations of those inferences that have ground truth, not a rejected one, as JSON by id."""
-    with reader.snapshot() as connection:
-        rows = execute_in(connection, _GROUND_TRUTH, list(ids))
+    rows = _rows(reader, _GROUND_TRUTH, list(ids))
     return {int(id_): msgspec.Raw(annotations.encode()) for id_, annotations in rows}
 
 
 def with_ground_truth(reader: InferenceReader, ids: Collection[int]) -> list[int]:
     """Return the ids of those inferences that have ground truth, not a rejected one, ascending."""
-    with reader.snapshot() as connection:
-        rows: Iterable[Any] = execute_in(connection, _WITH_GROUND_TRUTH, ids)
-        return sorted(int(id_) for (id_,) in rows)
+    return [int(id_) for (id_,) in _rows(reader, _WITH_GROUND_TRUTH, ids)]
 
 
 def other_truths(reader: InferenceReader, ids: Collection[int]) -> dict[int, TruthScope]:
@@ -180,8 +173,7 @@ def other_truths(reader: InferenceReader, ids: Collection[int]) -> dict[int, Tru
 
     Inferences with ground truth of their own have none.
     """
-    with reader.snapshot() as connection:
-        rows = execute_in(connection, _OTHER_TRUTH, ids)
+    rows = _rows(reader, _OTHER_TRUTH, ids)
     return {int(id_): TruthScope(task, model) for id_, task, model in rows}
 
 
@@ -257,18 +249,13 @@ def is_input_kept(reader: InferenceReader, image: str) -> bool:
     with reader.snapshot() as connection:
         model_ids = [int(model_id) for (model_id,) in execute(connection, query, (image,))]
         models = models_by_id(connection, model_ids)
-    return any(
-        reader.scope.admits(models[id_].reference.name, models[id_].team) for id_ in model_ids
-    )
+    return any(reader.scope.admits(models[id_].name, models[id_].team) for id_ in model_ids)
 
 
-def _models(connection: sa.Connection) -> dict[int, tuple[ModelReference, str]]:
-    """Return all models, each with its task, by their id in the database."""
-    rows: Iterable[Any] = execute(connection, "SELECT id, name, version, sha256, task FROM model")
-    return {
-        model_id: (ModelReference(name, version, sha256), task)
-        for model_id, name, version, sha256, task in rows
-    }
+def _rows(reader: InferenceReader, statement: str, ids: Collection[int]) -> list[Any]:
+    """Return what a statement selects of some inferences, in the order of their ids."""
+    with reader.snapshot() as connection:
+        return sorted(execute_in(connection, statement, ids))
 
 
 def _label_names(connection: sa.Connection, scope: Scope) -> dict[int, str]:

@@ -13,7 +13,7 @@ import msgspec
 import sqlalchemy as sa
 
 from quadriga.store.blobs.interface import KEY_PREFIX, Blobs, blob_key
-from quadriga.store.blobs.urls import PRESIGN_S, BlobUrls
+from quadriga.store.blobs.urls import BlobUrls
 from quadriga.store.database.database import (
     Cancellation,
     ReaderPool,
@@ -170,7 +170,6 @@ class InferenceReader:
         timeout_s: float = 5.0,
         connections: int = 8,
         budget: Budget = Budget(),  # noqa: B008 - it is immutable
-        presign_s: float = PRESIGN_S,
         url_secret: str = "",
         served: NamesOf | None = None,
         cell_ids: CellIds = no_reports,
@@ -178,9 +177,8 @@ class InferenceReader:
         self._readers = ReaderPool(url, connections, timeout_s)
         self._directory = journal_directory
         self._blobs = blobs
-        self.urls = BlobUrls(
-            blobs, journal_directory.parent / "url.key", presign_s, shared_secret=url_secret
-        )
+        key_file = journal_directory.parent / "url.key"
+        self.urls = BlobUrls(blobs, key_file, shared_secret=url_secret)
         self._narrow_rows = narrow_rows
         self.budget = budget
         self._served = served
@@ -378,7 +376,7 @@ class InferenceReader:
         admitted = [
             row
             for row in sorted(rows, key=lambda row: row.seq)
-            if self.scope.admits(models[row.model_id].reference.name, models[row.model_id].team)
+            if self.scope.admits(models[row.model_id].name, models[row.model_id].team)
         ]
         inferences = [stored_inference(row, models[row.model_id]) for row in admitted]
         return [
@@ -442,20 +440,18 @@ class InferenceReader:
         return msgspec.structs.replace(inference, input=msgspec.structs.replace(image, url=url))
 
     def signed_input(
-        self, digest: str, expires: str, mime: str, signature: str, *, inference_id: str = ""
+        self, digest: str, expires: str, mime: str, signature: str, *, inference_id: str
     ) -> bytes:
         """Return the bytes that a signed URL names, as long as the inference that it names keeps them.
 
         Whether another inference keeps the same bytes makes no difference. Raises as `BlobUrls.verify`.
         """
         data = self.urls.verify(digest, expires, mime, signature, inference_id=inference_id)
-        if inference_id:
-            with suppress(NotFoundError):
-                image = self.get(inference_id).input
-                if image.kept and image.hash == KEY_PREFIX + digest:
-                    return data
-            raise NotFoundError(f"blob not found: {digest} was removed")
-        return data
+        with suppress(NotFoundError):
+            image = self.get(inference_id).input
+            if image.kept and image.hash == KEY_PREFIX + digest:
+                return data
+        raise NotFoundError(f"blob not found: {digest} was removed")
 
     def kept_input(self, inference_id: str) -> tuple[str, str]:
         """Return the hash and the media type of the stored input of an inference."""
@@ -524,7 +520,7 @@ class InferenceReader:
                 if row is None:
                     return None
                 model = models_by_id(connection, [row.model_id])[row.model_id]
-                if not self.scope.admits(model.reference.name, model.team):
+                if not self.scope.admits(model.name, model.team):
                     return None
                 feedback_rows = execute(connection, _FEEDBACK, (seq,)).all()
         except NotReadyError:

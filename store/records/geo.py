@@ -26,11 +26,6 @@ def grid_row(latitude: float) -> int:
     return min(int((latitude + 90) / 180 * (_LAST + 1)), _LAST)
 
 
-def row_latitude(row: int) -> float:
-    """Return the latitude of the southern edge of a row."""
-    return row * 180 / (_LAST + 1) - 90
-
-
 def grid_column(longitude: float) -> int:
     """Return the column of a longitude in degrees."""
     return min(int((longitude + 180) / 360 * (_LAST + 1)), _LAST)

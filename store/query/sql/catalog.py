@@ -2,11 +2,12 @@
 
 from collections.abc import Collection, Iterable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
-from quadriga.store.database.database import execute, fetch_all, fetch_in
+from quadriga.store.database.database import execute, execute_in, fetch_all
+from quadriga.store.database.rows import SELECT_MODELS, ModelRow
 from quadriga.store.database.schema import KeyType
 from quadriga.store.query.filters.syntax import MIN_HASH_DIGITS
 from quadriga.store.records.records import is_replay
@@ -26,9 +27,6 @@ SHORT_TASK_NAMES = {
 
 
 _ID_PREFIX = "m-"
-_MAX_CACHED = 20_000
-"""Names of teams that are kept with a connection when those of another team are added."""
-
 _KeyIds = dict[str, dict[tuple[KeyType, str], int]]  # by path, then by type and team
 
 
@@ -47,22 +45,10 @@ def split_version(text: str) -> tuple[str, str]:
     return name, version
 
 
-class ModelRow(NamedTuple):
-    """Row of `model`."""
-
-    id: int
-    name: str
-    version: str
-    sha256: str
-    task: str
-    team: str
-
-
 class Catalog:
     """Ids of the names in a filter, in one snapshot of the database: those of a team, or of all teams for a scope of none.
 
-    The ids of the metadata paths in `paths` are read at once. A name of a team never changes its id, so they are cached
-    with the connection; which teams have a name does change. Replays are found by their names alone, unless they are
+    The ids of the metadata paths in `paths` are read at once. Replays are found by their names alone, unless they are
     wanted `with_replays`.
     """
 
@@ -78,43 +64,27 @@ class Catalog:
         self._scope = scope
         self._with_replays = with_replays
         self._keys: _KeyIds = {}
-        self._labels: dict[str, tuple[int, ...]] = {}
-        if scope.team:
-            self._keys = _cache(connection, "keys", scope.team)
-            self._labels = _cache(connection, "labels", scope.team)
         self._read_paths: set[str] = set()
-        self._read({path for path in paths if path not in self._keys})
+        self._read(set(paths))
 
     def key_ids(self, path: str, type_: KeyType) -> tuple[int, ...]:
         """Return the ids of a metadata key, one for each team that has it with a value of this type."""
-        ids = self._ids(path, type_)
-        if not ids:
-            self._read({path})
-            ids = self._ids(path, type_)
-        return ids
-
-    def _ids(self, path: str, type_: KeyType) -> tuple[int, ...]:
+        self._read({path})
         return tuple(
             id_ for (key_type, _), id_ in self._keys.get(path, {}).items() if key_type == type_
         )
 
     def is_indexed(self, path: str) -> bool:
         """Check whether all values at a metadata path are indexed, of every team that may be seen."""
-        if path not in self._keys:
-            self._read({path})
-        if self._scope.team and path in self._keys:
-            return True
+        self._read({path})
         full = {team for type_, team in self._keys.get("", ()) if type_ == KeyType.FULL}
         return full <= {team for _, team in self._keys.get(path, ())}
 
     def label_ids(self, names: Iterable[str]) -> tuple[int, ...]:
         """Return the ids of the labels with these names, one of each for each team that has it."""
-        names = set(names)
-        statement, values = self._of_team("SELECT name, id FROM label WHERE name IN ({})")
-        missing = names - self._labels.keys()
-        for name, id_ in fetch_in(self._connection, statement, missing, values):
-            self._labels[name] = (*self._labels.get(name, ()), int(id_))
-        return tuple(id_ for name in names for id_ in self._labels.get(name, ()))
+        statement, values = self._of_team("SELECT id FROM label WHERE name IN ({})")
+        rows = execute_in(self._connection, statement, set(names), values)
+        return tuple(int(id_) for (id_,) in rows)
 
     def model_ids(self, field: str, names: Collection[Any]) -> tuple[int, ...]:
         """Return the ids of the models with one of these names, versions, hashes or tasks, ignoring case."""
@@ -146,11 +116,9 @@ class Catalog:
     @cached_property
     def models(self) -> list[ModelRow]:
         """The models that the scope admits."""
-        select = "SELECT id, name, version, sha256, task, team FROM model"
-        if self._scope.team:
-            rows = fetch_all(self._connection, f"{select} WHERE team = ?", (self._scope.team,))
-        else:
-            rows = fetch_all(self._connection, select)
+        team = self._scope.team
+        of_team, values = (" WHERE team = ?", (team,)) if team else ("", ())
+        rows = fetch_all(self._connection, SELECT_MODELS + of_team, values)
         models = [ModelRow(*row) for row in rows]
         return [model for model in models if self._scope.admits_model(model.name)]
 
@@ -188,10 +156,10 @@ class Catalog:
             "SELECT path, type, team, id FROM meta_key WHERE path IN ({})"
         )
         # Under the path "" stands which teams have more paths than are indexed.
-        rows = fetch_in(self._connection, statement, missing | {""}, values)
+        rows = execute_in(self._connection, statement, missing | {""}, values)
         for path, type_, team, id_ in rows:
             self._keys.setdefault(path, {})[KeyType(type_), team] = int(id_)
-        self._read_paths |= missing
+        self._read_paths |= missing | {""}
 
     def _of_team(self, statement: str) -> tuple[str, tuple[str, ...]]:
         """Return a statement with a condition for the team of the scope, and its bound values."""
@@ -206,15 +174,6 @@ def label_names(connection: sa.Connection, scope: Scope) -> dict[int, str]:
     of_team, values = (" WHERE team = ?", (scope.team,)) if scope.team else ("", ())
     rows = execute(connection, f"SELECT id, name FROM label{of_team}", values)
     return dict(rows.all())
-
-
-def _cache(connection: sa.Connection, kind: str, team: str) -> dict[str, Any]:
-    """Return the cached ids of a team; others are forgotten once they are many."""
-    by_team: dict[str, dict[str, Any]] = connection.info.setdefault(kind, {})
-    ids = by_team.setdefault(team, {})
-    if len(by_team) > 1 and sum(map(len, by_team.values())) > _MAX_CACHED:
-        connection.info[kind] = {team: ids}
-    return ids
 
 
 def _has_hash(model: ModelRow, texts: Iterable[str]) -> bool:

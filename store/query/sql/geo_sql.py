@@ -39,7 +39,7 @@ def compile_place(leaf: PlaceCondition, catalog: Catalog, dialect: SqlDialect) -
     else:
         edges = _edges(leaf.shape)
         box, test = _bounds(edges), _in_ring(edges)
-    ranges = covering_ranges(box, leaf.shape if isinstance(leaf.shape, GeoCircle) else None)
+    ranges = covering_ranges(box)
     ranges += [EMPTY_RANGE] * (-len(ranges) % _AT_ONCE)
     bounds = tuple(float(bound) for cells in ranges for bound in cells)
     scan = Scan(
@@ -52,11 +52,8 @@ def compile_place(leaf: PlaceCondition, catalog: Catalog, dialect: SqlDialect) -
     return Predicate(Sql(statement, test.values), (scan,))
 
 
-def covering_ranges(box: GeoBox, circle: GeoCircle | None = None) -> list[tuple[int, int]]:
-    """Return disjoint ranges of cells that together cover a box.
-
-    If the box is that of a circle, and crosses neither a pole nor 180 degrees, its corners are omitted.
-    """
+def covering_ranges(box: GeoBox) -> list[tuple[int, int]]:
+    """Return disjoint ranges of cells that together cover a box."""
     bits, spans = 0, [_cells_of(span) for span in _spans(box)]
     while sum(len(rows) * len(columns) for rows, columns in spans) > MAX_COVER_CELLS:
         bits += 1  # low bits that a larger cell leaves out, on each axis
@@ -65,12 +62,8 @@ def covering_ranges(box: GeoBox, circle: GeoCircle | None = None) -> list[tuple[
     for rows, columns in spans:
         column_codes = [geo.morton(0, column) for column in columns]
         for row in rows:
-            row_code, row_columns = geo.morton(row, 0), column_codes
-            if circle and len(spans) == 1:
-                west, east = _reach(circle, row << bits, (row + 1) << bits)
-                start = max((west >> bits) - columns.start, 0)
-                row_columns = column_codes[start : (east >> bits) + 1 - columns.start]
-            cells.update([row_code | column_code for column_code in row_columns])
+            row_code = geo.morton(row, 0)
+            cells.update([row_code | column_code for column_code in column_codes])
     range_start, *remaining = sorted(cells)
     range_stop = range_start + 1
     ranges = []
@@ -80,20 +73,6 @@ def covering_ranges(box: GeoBox, circle: GeoCircle | None = None) -> list[tuple[
             range_start = cell
         range_stop = cell + 1
     return [*ranges, (range_start << 2 * bits, (range_stop << 2 * bits) - 1)]
-
-
-def _reach(circle: GeoCircle, south: int, north: int) -> tuple[int, int]:
-    """Return the first and the last column that a circle may reach between two row edges."""
-    low, high = geo.row_latitude(south), geo.row_latitude(north)
-    distance = math.radians(max(low - circle.latitude, circle.latitude - high, 0.0))
-    haversine = math.sin(circle.metres / EARTH_RADIUS_M / 2) ** 2 - math.sin(distance / 2) ** 2
-    parallel_scale = min(math.cos(math.radians(low)), math.cos(math.radians(high)))
-    sine = max(haversine, 0.0) / (parallel_scale * math.cos(math.radians(circle.latitude)) + 1e-12)
-    width = math.degrees(2 * math.asin(math.sqrt(min(sine, 1.0)))) + 1e-6
-    return (
-        geo.grid_column(max(circle.longitude - width, -180.0)),
-        geo.grid_column(min(circle.longitude + width, 180.0)),
-    )
 
 
 def _cells_of(box: GeoBox) -> tuple[range, range]:

@@ -16,9 +16,8 @@ from quadriga.extras.clickhouse.sending import ClickHouseSender, SendPosition, b
 from quadriga.store.database.database import execute, open_writer
 from quadriga.store.database.partitions import create_partitions
 from quadriga.store.journal.journal import Journal, segment_paths, segment_sizes
-from quadriga.store.maintenance.copying import IDS_PER_DAY
 from quadriga.store.records.errors import StoreError
-from quadriga.store.records.ids import IdSource, smallest_id_at
+from quadriga.store.records.ids import EPOCH_MS, IdSource, smallest_id_at
 from quadriga.store.records.records import (
     Deletion,
     Feedback,
@@ -35,6 +34,7 @@ from tests.clickhouse_server import ClickHouseServer
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import run_statements, store_entries
 
+IDS_PER_DAY = smallest_id_at(EPOCH_MS + 86_400_000)
 PAGE = Path(__file__).parents[3] / "docs" / "scaling.md"
 
 

@@ -74,29 +74,29 @@ def test_what_a_migration_would_do_is_said_and_not_done(data: Path) -> None:
     assert call("migrate", "--data", data).exit_code == 0
     assert call("migrate", "--check", "--data", data).exit_code == 0
     url = f"sqlite:///{data}/store.db"
-    run_statements(url, ("UPDATE alembic_version SET version_num = '2027.07'", ()))
+    run_statements(url, ("UPDATE alembic_version SET version_num = '2027.09'", ()))
     result = call("migrate", "--check", "--data", data)
     assert (result.exit_code, result.output) == (
         1,
         (
-            f"to be brought from 2027.07 to revision {REVISION}\n"
-            f"stop the servers of revision 2027.07 first: they cannot run on {REVISION}\n"
+            f"to be brought from 2027.09 to revision {REVISION}\n"
+            f"stop the servers of revision 2027.09 first: they cannot run on {REVISION}\n"
         ),
     )
-    assert select_rows(url, "SELECT version_num FROM alembic_version") == [("2027.07",)]
+    assert select_rows(url, "SELECT version_num FROM alembic_version") == [("2027.09",)]
 
 
 @pytest.mark.parametrize("words", [["--check"], []])
 def test_a_database_of_a_version_before_0_2_0_is_refused(data: Path, words: list[str]) -> None:
     assert call("migrate", "--data", data).exit_code == 0
     url = f"sqlite:///{data}/store.db"
-    run_statements(url, ("UPDATE alembic_version SET version_num = '2027.06'", ()))
+    run_statements(url, ("UPDATE alembic_version SET version_num = '2027.08'", ()))
     result = call("migrate", *words, "--data", data)
     assert (result.exit_code, "of a version before 0.2.0" in " ".join(result.output.split())) == (
         2,
         True,
     )
-    assert select_rows(url, "SELECT version_num FROM alembic_version") == [("2027.06",)]
+    assert select_rows(url, "SELECT version_num FROM alembic_version") == [("2027.08",)]
 
 
 @pytest.mark.parametrize(

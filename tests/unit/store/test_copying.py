@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 
 from quadriga.store.database.database import execute, migrate, open_writer
 from quadriga.store.journal.journal import Journal
-from quadriga.store.maintenance.copying import IDS_PER_DAY, copy_store, count_inferences
+from quadriga.store.maintenance.copying import copy_store, count_inferences
 from quadriga.store.records.errors import StoreError
+from quadriga.store.records.ids import EPOCH_MS, smallest_id_at
 from quadriga.store.records.records import InputReference, ModelReference
 from quadriga.store.writing.writer import Writer
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import check_sums, commit_journal, run_statements, select_rows
 
+IDS_PER_DAY = smallest_id_at(EPOCH_MS + 86_400_000)
 TABLES = {
     "inference": "SELECT i.*, name, version, sha256, task, team FROM inference i JOIN model m ON m.id = model_id",
     "meta_num": "SELECT path, type, team, val, seq FROM meta_num JOIN meta_key ON id = key",

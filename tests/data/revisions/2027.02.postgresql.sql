@@ -1,8 +1,0 @@
-CREATE TABLE worker_number (
-    number INTEGER NOT NULL,
-    owner TEXT NOT NULL,
-    place TEXT NOT NULL,
-    host TEXT NOT NULL,
-    seen_ms BIGINT NOT NULL,
-    CONSTRAINT pk_worker_number PRIMARY KEY (number)
-);

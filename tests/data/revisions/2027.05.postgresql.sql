@@ -1,1 +1,0 @@
-ALTER TABLE access_key ADD COLUMN limits TEXT DEFAULT '' NOT NULL;

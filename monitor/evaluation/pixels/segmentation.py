@@ -87,12 +87,12 @@ def pixel_tables(
     def label(segment: PredictedSegment | TrueSegment) -> int:
         return _NOTHING if segment.label == BACKGROUND else labels[segment.label]
 
-    predictions = sorted(predictions, key=lambda segment: segment.score)
     predicted = _painted(
         predictions,
         [label(segment) for segment in predictions],
         (height, width),
         f"{location}: predictions",
+        order=sorted(range(len(predictions)), key=lambda index: predictions[index].score),
     )
     is_ignored = [segment.crowd or segment.label in IGNORED_LABELS for segment in annotations]
     true_labels = [
@@ -114,13 +114,15 @@ def _painted(
     labels: Sequence[int],
     size_hw: tuple[int, int],
     location: str,
+    *,
+    order: Sequence[int] = (),
 ) -> _Painted:
-    """Paint segments with their labels, later ones over earlier ones."""
+    """Paint segments with their labels, later ones over earlier ones, as they stand or in an order."""
     canvas = np.zeros(size_hw, np.uint8 if len(segments) < 255 else np.int32)
     canvas_values = {_NOTHING: 0}
     regions = outlines_of(segments, lambda index: f"{location}[{index}]")
-    for outlines, label in zip(regions, labels, strict=True):
-        paint(canvas, outlines, canvas_values.setdefault(label, len(canvas_values)))
+    for index in order or range(len(regions)):
+        paint(canvas, regions[index], canvas_values.setdefault(labels[index], len(canvas_values)))
     return canvas, np.array([*canvas_values], np.int64)
 
 

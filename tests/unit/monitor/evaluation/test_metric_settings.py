@@ -368,7 +368,7 @@ def test_charts_are_those_of_the_chosen_thresholds():
         0.6,
     }
     assert "Average precision at IoU 0.6 that would be won" in page
-    assert "Average precision by size" in page
+    assert "AP, IoU 0.3/0.6, small" in page
     assert "AP, IoU 0.3/0.6" in page
 
 

@@ -277,8 +277,10 @@ def test_a_contour_made_from_a_mask_is_that_mask():
         ({"height": 0}, "got 37 and 0"),
         ({"width": 1 << 20, "height": 1 << 20}, "at most 268435456 pixels"),
         (
-            {"predictions": msgspec.Raw(b'[{"label":"a","score":1,"contour":[[{"x":1e300,"y":0}]]}]')},
-            r"image '1': predictions\[0\]: expected points near the image, got one beyond",
+            {"predictions": msgspec.Raw(
+                b'[{"label":"a","score":1,"contour":[[{"x":0,"y":0}]]},{"label":"a","score":0,"contour":[[{"x":1e300,"y":0}]]}]'
+            )},
+            r"image '1': predictions\[1\]: expected points near the image, got one beyond",
         ),
         ({"predictions": msgspec.Raw(b'[{"label":"a"}]')}, "expected a field `score`"),
         ({"ground_truth": msgspec.Raw(b'[{"label":"a"}]')}, r"ground_truth\[0\]: expected a field `contour`"),

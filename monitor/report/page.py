@@ -72,12 +72,14 @@ def page_content(report: Report, pictures: Pictures) -> dict[str, Any]:
     is_drift = report.kind == "drift"
     is_measured = not is_drift and report.status != "insufficient"  # there is ground truth
     estimates = drift_texts.estimated_metrics(report.metrics)
+    headlines, changes = metric_texts.table_metrics(report), change_content(report, pictures)
     return {
         "report": report,
+        "is_bare": not report.data.current.n or not (headlines or changes["changes"]),
         "headline": drift_texts.headline(report) or metric_texts.headline(report),
         "explanation": drift_texts.explanation(report) or " ".join(metric_texts.findings(report)),
         "notes": [*drift_texts.caveats(report), *metric_texts.headline_notes(report)],
-        **change_content(report, pictures),
+        **changes,
         "worst": worst_cards(report, pictures) if report.worst else [],
         "unlike": unlike_cards(report, pictures) if report.unlike else [],
         "signals": sorted_by_effect(report.signals),
@@ -85,7 +87,7 @@ def page_content(report: Report, pictures: Pictures) -> dict[str, Any]:
             (signal.name for signal in report.signals), report
         ),
         "estimates": estimates,
-        "headlines": metric_texts.table_metrics(report),
+        "headlines": headlines,
         "metrics": [metric for metric in report.metrics if metric not in estimates],
         "slices": [] if is_drift else report.slices,
         "labels": None if is_drift else label_table(report),

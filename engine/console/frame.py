@@ -14,6 +14,7 @@ from quadriga.engine.console import formats
 from quadriga.engine.console.filter_line import INFERENCES_PATH, comparison_text, filter_words
 from quadriga.engine.console.texts import WORDS
 from quadriga.monitor.report import drift_texts, metric_texts
+from quadriga.monitor.report.page import make_environment
 from quadriga.proto.access import ANYBODY, Caller, Need
 from quadriga.proto.request import current_caller
 from quadriga.store.records.errors import QueryError
@@ -151,31 +152,8 @@ class Frame:
     @cached_property
     def _environment(self) -> Any:
         """Templates, read when the first page is asked for: a server that shows none does without them."""
-        from jinja2 import (  # noqa: PLC0415 - as above
-            ChoiceLoader,
-            Environment,
-            PackageLoader,
-            StrictUndefined,
-        )
-
-        from quadriga.monitor.report.page import TEMPLATES, add_filters  # noqa: PLC0415 - as above
-
-        environment = Environment(
-            loader=ChoiceLoader(
-                [
-                    *(
-                        PackageLoader("quadriga.engine.console", folder)
-                        for folder in ("pages", "templates")
-                    ),
-                    TEMPLATES,
-                ]
-            ),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        add_filters(environment)
+        console = "quadriga.engine.console"
+        environment = make_environment((console, "pages"), (console, "templates"))
         environment.filters.update(formats.FILTERS)
         environment.globals.update(
             comparison=comparison_text,

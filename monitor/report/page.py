@@ -1,14 +1,10 @@
-"""A report as a page: what it shows, for the console, and as one self-contained HTML file to read, print and pass on.
-
-The module loads jinja2: import it only where a page is rendered.
-"""
+"""A report as a page: what it shows, for the console, and as one self-contained HTML file to read, print and pass on."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from quadriga.monitor.report import drift_texts, metric_texts
@@ -26,9 +22,6 @@ from quadriga.monitor.report.schema import Confusion, Metric, Report, sorted_by_
 from quadriga.quoting import one_line, printable
 from quadriga.tasks.arrays import Int64Array
 
-TEMPLATES = PackageLoader("quadriga.monitor.report", ".")
-"""Templates of this page, and of the parts that the console's pages have, too."""
-
 MAX_ROWS = 300
 MAX_CHANGES = 24
 """Signals that are shown in full; the table of all signals has the others."""
@@ -43,28 +36,45 @@ def render_page(report: Report, image_bytes: ImageBytes) -> str:
 
     `image_bytes` returns the file of an image by its hash or path, as in `Worst.image`; None if it is not stored.
     """
+    html = (
+        make_environment()
+        .get_template("page.html.jinja")
+        .render(
+            **page_content(report, embedded_pictures(image_bytes)),
+            name=one_line(_name(report), 100),
+            targets=None,
+        )
+    )
+    return printable(html)
+
+
+def make_environment(*folders: tuple[str, str]) -> Any:
+    """Make jinja2's environment of the templates of reports, with the functions that these call by name.
+
+    Args:
+        folders: Packages, and folders within them, whose templates go before.
+    """
+    from jinja2 import (  # noqa: PLC0415 - a server that shows no page does without it
+        ChoiceLoader,
+        Environment,
+        PackageLoader,
+        StrictUndefined,
+    )
+
     environment = Environment(
-        loader=TEMPLATES,
+        loader=ChoiceLoader(
+            [PackageLoader(*folder) for folder in (*folders, ("quadriga.monitor.report", "."))]
+        ),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    add_filters(environment)
-    html = environment.get_template("page.html.jinja").render(
-        **page_content(report, embedded_pictures(image_bytes)),
-        name=one_line(_name(report), 100),
-        targets=None,
-    )
-    return printable(html)
-
-
-def add_filters(environment: Environment) -> None:
-    """Give an environment of templates the functions that the parts of a report call by name."""
     texts = vars(metric_texts) | vars(drift_texts)
     environment.filters.update(texts | {"json": _json, "interval": draw_interval})
     environment.filters["signal_chart"] = drift.chart_of
     environment.globals["FIRST_SCORE"] = evaluation.FIRST_SCORE
+    return environment
 
 
 def page_content(report: Report, pictures: Pictures) -> dict[str, Any]:

@@ -199,7 +199,7 @@ class ReportStore:
 
 def save_report(run: JobRun, report: Report) -> str:
     """Write a report and its page into the folder of its job, and return the report's file name."""
-    from quadriga.monitor.report.page import render_page  # noqa: PLC0415 - it loads jinja2
+    from quadriga.monitor.report.page import render_page  # noqa: PLC0415 - where no page is made it is not loaded
 
     def image_bytes(image: str) -> bytes | None:
         with suppress(StoreError):  # no hash, or no access to the blobs: the page says so

@@ -65,7 +65,7 @@ def tide_chart(report: Report) -> Chart | None:
     return draw_chart("What the errors cost", caption, [axes])
 
 
-_WORST_LABELS = 5
+_WORST_LABELS = 4
 """Number of labels drawn beside the mean, those with the smallest metric."""
 _MAX_PANELS = 3
 """Maximum number of match thresholds with a panel."""
@@ -114,6 +114,8 @@ class CurveRow(msgspec.Struct, frozen=True):
     """Recall and precision of a label at a score."""
 
     name: str
+    is_label: bool
+    """Whether it is that of one label, not the mean of all."""
     style: str
     """Class of its line in the chart, after `l`."""
     points: list[CurvePoint]
@@ -158,7 +160,7 @@ def _curve_row(axes: Axes, style: str, line: _Line) -> CurveRow:
     dot = Markup('<circle class="f{}" data-dot="" cx="{}" cy="{}" r="{}"/>')
     place = (0, 0, 0) if chosen is None else (chosen.x, chosen.y, 4)
     axes.parts.append(dot.format(style, *place))
-    return CurveRow(line.name, style, points, chosen)
+    return CurveRow(line.name, line.label is not None, style, points, chosen)
 
 
 def roc_chart(report: Report) -> Chart | None:

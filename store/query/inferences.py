@@ -153,7 +153,6 @@ class InferenceReader:
         timeout_s: Time limit of a query.
         connections: Queries that may run at once; further ones wait.
         budget: Limits after which a page is returned as far as it is filled.
-        presign_s: Validity of a signed URL of an input.
         url_secret: Text from which servers behind one address derive the key of signed URLs; empty for a key of their own.
         served: Returns the names of the models that the server knows, so that a filter by an unknown one is
             refused with a `NotFoundError`; None where no name counts as unknown.

@@ -120,7 +120,7 @@ class OrderedFlow(FlowControl):
 
     def resume_reading(self) -> None:
         """Read on, unless requests wait."""
-        if not self._waiting:
+        if self.read_paused and not self._waiting:
             super().resume_reading()
 
 
@@ -149,17 +149,16 @@ class Exchange(asyncio.Transport):
         cycle, protocol = self._cycle, self._protocol
         if cycle.response_started or cycle.disconnected or not cycle.keep_alive:
             return False
-        fields = cycle.default_headers + list(headers)
-        if protocol.flow.write_paused or any(name == b"connection" for name, _ in fields):
+        fields = [*cycle.default_headers, *headers]
+        if protocol.flow.write_paused or b"connection" in dict(fields):
             return False
-        head = b"".join(b"%b: %b\r\n" % field for field in fields)
+        head = b"".join([b"%b: %b\r\n" % field for field in fields])
         if head.count(b"\n") != len(fields) or _NO_TEXT.search(head):
             return False
         cycle.waiting_for_100_continue = False
         cycle.response_started = cycle.response_complete = True
         cycle.message_event.set()
-        protocol.write(_STATUS_LINES[status] + head + b"\r\n")
-        protocol.write(body)
+        protocol.write(_STATUS_LINES[status] + head + b"\r\n", body)
         cycle.on_response()
         return True
 
@@ -286,10 +285,10 @@ class HttpProtocol(HttpToolsProtocol):
         elif callback is not None:
             self.flow.resume_reading()  # else the end is not seen
 
-    def write(self, data: bytes) -> None:
-        """Write a part of a response; what one turn of the event loop writes leaves by one call of the system."""
+    def write(self, *data: bytes) -> None:
+        """Write parts of a response; what is given together leaves by one call of the system."""
         if not self.transport.is_closing():
-            self.transport.write(data)
+            self.transport.writelines(data)
 
     def pause_writing(self) -> None:
         """Make whoever answers wait; the client has some time to read."""

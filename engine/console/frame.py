@@ -1,6 +1,7 @@
 """The frame of all pages: templates, styles and scripts, navigation, and what browsers may do with a page."""
 
 import hashlib
+import shlex
 from functools import cached_property
 from importlib.resources import files
 from typing import Any
@@ -154,7 +155,7 @@ class Frame:
         """Templates, read when the first page is asked for: a server that shows none does without them."""
         console = "quadriga.engine.console"
         environment = make_environment((console, "pages"), (console, "templates"))
-        environment.filters.update(formats.FILTERS)
+        environment.filters.update(formats.FILTERS, shell=shlex.quote)
         environment.globals.update(
             comparison=comparison_text,
             drift_texts=drift_texts,
@@ -162,9 +163,11 @@ class Frame:
             metric_texts=metric_texts,
             words=WORDS,
             base=self.base,
+            has_store=self.has_store,
             link=self.link,
             static=lambda name: self.base + self.static.path(name),
         )
+        environment.globals["parts"] = environment.get_template("parts.html.jinja").module
         return environment
 
     def link(self, path: str, **parameters: str | None) -> str:

@@ -122,7 +122,6 @@ def compare_pages(services: Services, store: ConsoleStore) -> None:
                 problem=problem,
                 is_later_page=bool(comparison.cursor),
                 to=lambda **changes: _link(frame, pair, comparison.line, **changes),
-                may_evaluate=opens(current_caller(), "monitor"),
                 to_label=_label_link(frame, content["images"]),
                 **content,
             )

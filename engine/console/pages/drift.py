@@ -1,7 +1,6 @@
 """The drift page of a model: what changed, in words, and its windows side by side."""
 
 import math
-import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -44,7 +43,6 @@ from quadriga.monitor.report.page import change_content
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.report.schema import Data, Effect, Report
 from quadriga.monitor.watch.mutes import decode_mute
-from quadriga.proto.access import ANYBODY
 from quadriga.proto.request import current_caller
 from quadriga.quoting import quoted
 from quadriga.store.query.inferences import InferenceReader
@@ -134,14 +132,8 @@ def drift_pages(services: Services, store: ConsoleStore) -> None:
             strip=make_strip(windows),
             total=len(summaries),
             mute=mute,
-            muted_signals=[drift_texts.signal_title(name) for name in mute.signals]
-            if mute is not None
-            else [],
             mute_hours=MUTE_HOURS,
-            may_monitor=opens(current_caller(), "monitor"),
-            commands=[]
-            if windows
-            else first_commands(server_url(request, frame.public_url), model),
+            server=server_url(request, frame.public_url),
         )
 
 
@@ -177,24 +169,6 @@ def read_last_report(
             and report.data.current.n < report.parameters.get("rows", math.inf),
         }
     return None
-
-
-def first_commands(url: str, model: str) -> list[str]:
-    """Return shell commands that make a first drift report of a model, and one that watches it from then on.
-
-    Args:
-        url: URL of the server, without a slash at its end.
-        model: Name of the model.
-    """
-    key = "" if current_caller() is ANYBODY else " \\\n  -H 'Authorization: Bearer YOUR-KEY'"
-    compared = {"model": model, "from": "-24h", "baseline": {"from": "-8d", "to": "-24h"}}
-    body = shlex.quote(msgspec.json.encode(compared).decode())
-    named = f"--model {shlex.quote(model)}"
-    server = f"--server {shlex.quote(url)}"
-    return [
-        f"curl {shlex.quote(url + '/api/drift')}{key} \\\n  -d {body}",
-        f"quadriga baseline {named} --from -31d --to -1d {server}\nquadriga drift {named} --from -24h {server}",
-    ]
 
 
 MUTE_HOURS = (1, 4, 8, 24, 72, 168)

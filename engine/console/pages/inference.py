@@ -165,7 +165,6 @@ def read_inference(
         "more_like_this": links.similar(inference.id, line) if has_embedding else "",
         "truth_events": [(timestamp_text(time_ms(stated.id)), stated) for stated in statements],
         "feedback": inference.feedback if isinstance(inference.feedback, list) else [],
-        "can_annotate": "annotate" in caller.rights,
         "data": {
             "id": inference.id,
             "task": inference.task,

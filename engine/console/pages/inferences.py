@@ -35,11 +35,10 @@ from quadriga.engine.console.filter_line import (
     same_value,
 )
 from quadriga.engine.console.formats import task_words
-from quadriga.engine.console.frame import PageRequest, opens, page_response, redirect
+from quadriga.engine.console.frame import PageRequest, page_response, redirect
 from quadriga.engine.console.pages.start import ANNOTATED, EXPORT_FORMATS
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.report.saved import ReportStore
-from quadriga.proto.request import current_caller
 from quadriga.store.browsing.facets import (
     LARGEST_EXACT,
     MAX_TEXT,
@@ -478,12 +477,7 @@ def inferences_page(services: Services, store: ConsoleStore) -> None:
                 to_bin=partial(_bin_link, links),
                 order=filter_.order,
                 order_option=filter_.options.get("order"),
-                to_label=frame.link("/console/label", q=filter_.line)
-                if opens(current_caller(), "annotate")
-                else "",
                 view_option=filter_.view,
-                may_save_view=opens(current_caller(), "annotate"),
-                may_evaluate=opens(current_caller(), "monitor"),
                 export_formats=EXPORT_FORMATS,
                 annotated=ANNOTATED,
                 most_tagged=MOST_TAGGED,

@@ -54,8 +54,6 @@ def key_pages(services: Services, store: ConsoleStore) -> None:
             time_text=lambda at_ms: timestamp_text(at_ms) if at_ms else "",
             all_roles=get_args(Role),
             max_days=MAX_DAYS,
-            may_change=may_change_keys(),
-            own_id=current_caller().key_id,
         )
 
     @services.page("/console/keys", "admin")

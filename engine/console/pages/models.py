@@ -13,7 +13,6 @@ from quadriga.engine.console.frame import (
     Frame,
     PageRequest,
     form_fields,
-    opens,
     problems_of,
     redirect,
     single_field,
@@ -21,9 +20,7 @@ from quadriga.engine.console.frame import (
 )
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.serving.traffic import MAX_KEY_CHARACTERS, TrafficRule
-from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import InvalidRequest, NotFound
-from quadriga.proto.request import current_caller
 from quadriga.quoting import quoted
 from quadriga.store.records.errors import QueryError
 
@@ -43,7 +40,6 @@ def model_pages(services: Services, store: ConsoleStore | None) -> None:
             page="models",
             title="Models",
             models=models(),
-            has_store=frame.has_store,
         )
 
     @services.page("/console/models/{name:str}")
@@ -56,18 +52,13 @@ def model_pages(services: Services, store: ConsoleStore | None) -> None:
         if store is not None and any(version.state for version in entry.versions):
             with suppress(NotFound):  # it was removed at this moment
                 state = services.traffic.show(entry.name)
-        caller = current_caller()
-        is_ready = any(version.state == "READY" for version in entry.versions)
         return frame.page(
             "model",
             page="models",
             title=entry.name,
             m=entry,
-            has_store=frame.has_store,
             traffic=state,
-            may_try=is_ready and entry.task is not None and opens(caller, "infer"),
             has_score=entry.task in _SCORED,
-            needs_key=caller is not ANYBODY,
             server=server_url(request, frame.public_url),
         )
 
@@ -98,7 +89,6 @@ def traffic_pages(services: Services) -> None:
             title=f"Traffic of {state.model}",
             s=state,
             percent=_percent,
-            may_operate=opens(current_caller(), "operate"),
         )
 
     @services.page("/console/models/{name:str}/traffic")

@@ -22,7 +22,7 @@ from quadriga.engine.console.filter_line import (
     outcome_line,
     window_filter,
 )
-from quadriga.engine.console.frame import Frame, PageRequest, opens
+from quadriga.engine.console.frame import Frame, PageRequest
 from quadriga.engine.console.pages.drift_report import (
     images_behind,
     label_comparison,
@@ -37,7 +37,6 @@ from quadriga.monitor.report.gallery import Picture, Pictures, ShownImage, shown
 from quadriga.monitor.report.page import cell_count, counted_unit, page_content
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Confusion, Report, Signal, Slice
-from quadriga.proto.request import current_caller
 from quadriga.store.blobs.thumbnails import WIDTHS
 from quadriga.store.query.inferences import InferenceReader, Page
 from quadriga.store.records.errors import (
@@ -247,7 +246,6 @@ def _report_page(
         links_are_whole=window.is_whole and before.is_whole,
         worst_link="" if worst is None else targets.slice(worst),
         acknowledged=read_acknowledgement(stored, report_id) if is_drift else None,
-        may_monitor=opens(current_caller(), "monitor"),
         beside=_compare_links(frame, report),
         targets=targets,
         **content,

@@ -47,17 +47,15 @@ def view_pages(services: Services) -> None:
         """Show the saved views of the caller's team, by name; after a change with what undoes it."""
         views = every_team.within(caller_scope())
         listed = views.all().views
-        caller = current_caller()
-        is_changed = query_string(request) == _CHANGED
         return frame.page(
             "views",
             page="views",
             title="Views",
             views=listed[:SHOWN],
             more=max(len(listed) - SHOWN, 0),
-            may_save=opens(caller, "annotate"),
-            change=views.last_change(caller.key_id) if is_changed else None,
-            removable_owner=None if opens(caller, "operate") else caller.name,
+            change=views.last_change(current_caller().key_id)
+            if query_string(request) == _CHANGED
+            else None,
         )
 
     @form("/console/views/new", "annotate")

@@ -12,6 +12,7 @@ from litestar import Request, Response
 
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console import formats
+from quadriga.engine.console.charts import bar_length
 from quadriga.engine.console.filter_line import INFERENCES_PATH, comparison_text, filter_words
 from quadriga.engine.console.texts import WORDS
 from quadriga.monitor.report import drift_texts, metric_texts
@@ -155,7 +156,7 @@ class Frame:
         """Templates, read when the first page is asked for: a server that shows none does without them."""
         console = "quadriga.engine.console"
         environment = make_environment((console, "pages"), (console, "templates"))
-        environment.filters.update(formats.FILTERS, shell=shlex.quote)
+        environment.filters.update(formats.FILTERS, bar_length=bar_length, shell=shlex.quote)
         environment.globals.update(
             comparison=comparison_text,
             drift_texts=drift_texts,

@@ -20,7 +20,7 @@ from quadriga.engine.console.cards import (
     object_cards,
     told_apart,
 )
-from quadriga.engine.console.charts import timeline
+from quadriga.engine.console.charts import Bar
 from quadriga.engine.console.filter_line import (
     INFERENCES_PATH,
     FilterLinks,
@@ -205,7 +205,7 @@ def _page(
         "answered_by": {item.of.id: item.answered_by for item in cards if item.answered_by},
         "more_objects": more_objects,
         "columns": _columns(cards),
-        "times": timeline(_time_slices(facets)),
+        "times": _time_bars(facets),
         "groups": groups,
         "more_groups": more_groups + facets.more_facets,
         "hints": _hints(store, filter_, links) if is_empty else [],
@@ -215,21 +215,20 @@ def _page(
     }
 
 
-def _time_slices(facets: Facets) -> list[tuple[str, str, int, int]]:
+def _time_bars(facets: Facets) -> list[Bar]:
     """Return the bars over time; the bounds of estimated ones, which are not round, at a twentieth of a bar or less."""
     bins = facets.time
-    if facets.is_exact_count or len(bins) < 2:
-        return [(bin_.start, bin_.end, bin_.count, 0) for bin_ in bins]
-    bounds = [datetime.fromisoformat(bin_.start) for bin_ in bins]
-    end = datetime.fromisoformat(bins[-1].end)
-    unit_s = max((unit for unit in _BOUND_UNITS_S if unit <= (end - bounds[0]).total_seconds() / len(bins) / _BOUND_SHARE), default=0)  # fmt: skip
-    if not unit_s:
-        return [(bin_.start, bin_.end, bin_.count, 0) for bin_ in bins]
-    seconds = [*(at.timestamp() // unit_s for at in bounds), -(-end.timestamp() // unit_s)]
-    texts = [timestamp_text(int(second * unit_s * 1000)) for second in seconds]
+    bounds = [bin_.start for bin_ in bins] + [bin_.end for bin_ in bins[-1:]]
+    if len(bins) > 1 and not facets.is_exact_count:
+        *starts_s, end_s = (datetime.fromisoformat(bound).timestamp() for bound in bounds)
+        most_s = (end_s - starts_s[0]) / len(bins) / _BOUND_SHARE
+        if unit_s := max((unit for unit in _BOUND_UNITS_S if unit <= most_s), default=0):
+            units = [*(start // unit_s for start in starts_s), -(-end_s // unit_s)]
+            bounds = [timestamp_text(int(unit * unit_s * 1000)) for unit in units]
+    bounds = [bound.replace(".000Z", "Z") for bound in bounds]
     return [
-        (start, stop, bin_.count, 0)
-        for start, stop, bin_ in zip(texts, texts[1:], bins, strict=False)
+        Bar(start, end, bin_.count)
+        for start, end, bin_ in zip(bounds, bounds[1:], bins, strict=False)
     ]
 
 

@@ -13,7 +13,7 @@ from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.session_cookies import server_url
 from quadriga.engine.console.cards import Card, card, told_apart
-from quadriga.engine.console.charts import line, timeline
+from quadriga.engine.console.charts import Bar, line
 from quadriga.engine.console.frame import PageRequest, page_response
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.report.drift_texts import headline
@@ -99,9 +99,14 @@ def _last_day(store: InferenceReader) -> dict[str, Any]:
     return {
         "total": total,
         "before": before["count"],
-        "bars": timeline(
-            [(s, e, counts[s], round(failures[s])) for s, e in zip(starts, ends, strict=True)]
-        ),
+        "bars": [
+            Bar(
+                *(text.replace(".000Z", "Z") for text in (start, end)),
+                counts[start],
+                round(failures[start]),
+            )
+            for start, end in zip(starts, ends, strict=True)
+        ],
         "line": _spark(counts.values()),
         "by_model": {group["model"]: group for group in latencies},
         "lines": {model: _spark(of_model.values()) for model, of_model in of_models.items()},

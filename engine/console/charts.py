@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
+
+import msgspec
 
 _UNITS_S = {"day": 86_400, "hour": 3600, "minute": 60, "second": 1, "millisecond": 0.001}
 
 
-class Bar(NamedTuple):
+class Bar(msgspec.Struct, frozen=True):
     """A bar of a timeline."""
 
     start: str

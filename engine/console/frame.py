@@ -5,10 +5,11 @@ import shlex
 from functools import cached_property
 from importlib.resources import files
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 from litestar import Request, Response
+from litestar.datastructures import MultiDict
 
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console import formats
@@ -176,25 +177,30 @@ class Frame:
         query = urlencode({name: value for name, value in parameters.items() if value})
         return f"{self.base}{path}{'?' if query else ''}{query}"
 
-    def html(self, template: str, *, page: str, title: str, **content: Any) -> str:
-        """Return the HTML of a page for the current caller.
+    def page(
+        self, template: str, *, page: str, title: str, status: int = 200, **content: Any
+    ) -> Response[bytes]:
+        """Return a page for the current caller.
 
         Args:
             template: Name of the template, without its ending.
             page: Page of the navigation that it belongs to; empty for none.
             title: Title of the page.
+            status: Status of the response.
             **content: What the template shows; `query` is the filter of the page, `filter_path` where a changed one leads,
                 `filter_example` one that finds something.
         """
         caller = current_caller()
-        html: str = self._environment.get_template(f"{template}.html.jinja").render(
+        html: str = self._environment.get_template("frame.html.jinja").render(
             {
                 "query": "",
                 "chips": [],
                 "filter_options": {},
                 "filter_path": INFERENCES_PATH,
                 "filter_example": "",
+                "go_to": "",
                 **content,
+                "page_template": f"{template}.html.jinja",
                 "page": page,
                 "title": title,
                 "has_filter": any(link.page == "inferences" for link in self._links)
@@ -204,23 +210,14 @@ class Frame:
                 "caller": None if caller is ANYBODY or not caller.rights else caller,
             }
         )
-        return html
-
-    def page(self, template: str, *, status: int = 200, **content: Any) -> Response[bytes]:
-        """Return a page as a response; `content` is that of `html`."""
-        return page_response(self.html(template, **content), status)
+        return Response(
+            html.encode(), status_code=status, media_type="text/html", headers=dict(PAGE_HEADERS)
+        )
 
 
 def opens(caller: Caller, need: Need) -> bool:
     """Check whether a caller may open a door."""
     return need == "nothing" or need in caller.rights or (need == "key" and bool(caller.rights))
-
-
-def page_response(html: str, status: int = 200) -> Response[bytes]:
-    """Return a page as a response."""
-    return Response(
-        html.encode(), status_code=status, media_type="text/html", headers=dict(PAGE_HEADERS)
-    )
 
 
 def redirect(location: str) -> Response[bytes]:
@@ -262,14 +259,10 @@ def problems_of(error: Exception | None) -> dict[str, str]:
 _MAX_FIELDS = 20
 
 
-def form_fields(body: bytes) -> dict[str, list[str]]:
-    """Return the values of each field that is not empty, or raise a `QueryError`."""
+def form_fields(body: bytes) -> MultiDict[str]:
+    """Return the fields that are not empty, without space around their values, or raise a `QueryError`."""
     try:
-        return parse_qs(body.decode(), max_num_fields=_MAX_FIELDS, errors="strict")
+        fields = parse_qsl(body.decode(), max_num_fields=_MAX_FIELDS, errors="strict")
     except ValueError as error:
         raise QueryError("expected a form in UTF-8 with few fields") from error
-
-
-def single_field(fields: dict[str, list[str]], name: str) -> str:
-    """Return the first value of a field, without space around it; empty without one."""
-    return fields.get(name, [""])[0].strip()
+    return MultiDict((name, value.strip()) for name, value in fields)

@@ -25,13 +25,10 @@ from quadriga.engine.console.frame import (
     Frame,
     PageRequest,
     form_fields,
-    opens,
     redirect,
-    single_field,
 )
 from quadriga.engine.console.pages.reports import ReportTargets, stored_pictures
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.monitor.report import drift_texts
 from quadriga.monitor.report.acknowledgements import (
     MAX_NOTE_CHARACTERS,
     AcknowledgementBody,
@@ -43,7 +40,6 @@ from quadriga.monitor.report.page import change_content
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.report.schema import Data, Effect, Report
 from quadriga.monitor.watch.mutes import decode_mute
-from quadriga.proto.request import current_caller
 from quadriga.quoting import quoted
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.names import find_model_name
@@ -144,23 +140,13 @@ def read_last_report(
     with suppress(NotFoundError, *JSON_ERRORS):
         report = _decoder.decode(reports.read(report_id))
         window = window_filter(report.model, report.data.current)
-        target = min(LABEL_TARGET, report.data.current.n)
-        may_label = opens(current_caller(), "annotate") and target and window.line
         return {
             "report": report,
             "acknowledged": read_acknowledgement(reports, report_id),
             "targets": ReportTargets(frame, report, report_id),
             **change_content(report, stored_pictures(frame, report, inferences)),
-            "title": drift_texts.headline(report) or drift_texts.verdict(report),
-            "explanation": drift_texts.explanation(report),
-            "images_link": frame.link("/console/inferences", q=window.line) if window.line else "",
-            "label_link": frame.link("/console/label", q=window.line, target=str(target))
-            if may_label
-            else "",
-            "label_target": target,
-            "is_undecided": report.status != "drift"
-            and bool(drift_texts.undecided_signals(report)),
-            "is_whole": window.is_whole,
+            "window": window,
+            "label_target": min(LABEL_TARGET, report.data.current.n),
             "is_all_compared": not any(
                 n
                 for reason, n in report.data.excluded.items()
@@ -192,7 +178,7 @@ def drift_forms(services: Services, store: ConsoleStore) -> None:
     @form("/console/reports/{report_id:str}/acknowledge", "monitor")
     def acknowledge_report(report_id: FromPath[str], body: RawBody) -> Response[bytes]:
         """Acknowledge the alarm of a drift report, and show the report."""
-        note = checked_note(single_field(form_fields(body), "note"))
+        note = checked_note(form_fields(body).get("note", ""))
         acknowledge_as_caller(reports, report_id, AcknowledgementBody(note))
         return redirect(frame.link(f"/console/reports/{report_id}"))
 
@@ -200,12 +186,12 @@ def drift_forms(services: Services, store: ConsoleStore) -> None:
     def mute_model(name: FromPath[str], body: RawBody) -> Response[bytes]:
         """Mute alarms of a model for some hours, and show its drift."""
         fields = form_fields(body)
-        until_ms = time.time_ns() // 1_000_000 + _hours(single_field(fields, "hours")) * 3_600_000
+        until_ms = time.time_ns() // 1_000_000 + _hours(fields.get("hours", "")) * 3_600_000
         model = inferences.within(caller_scope()).names.resolve(name)
         mute = {
             "until": timestamp_text(until_ms),
-            "signals": _chosen_signals(single_field(fields, "signals"), model),
-            "note": single_field(fields, "note"),
+            "signals": _chosen_signals(fields.get("signals", ""), model),
+            "note": fields.get("note", ""),
         }
         mute_as_caller(mutes, inferences, model, decode_mute(msgspec.json.encode(mute)))
         return redirect(frame.link(f"/console/models/{quote(model, safe='')}/drift"))

@@ -35,7 +35,7 @@ from quadriga.engine.console.filter_line import (
     same_value,
 )
 from quadriga.engine.console.formats import task_words
-from quadriga.engine.console.frame import PageRequest, page_response, redirect
+from quadriga.engine.console.frame import PageRequest, redirect
 from quadriga.engine.console.pages.start import ANNOTATED, EXPORT_FORMATS
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.report.saved import ReportStore
@@ -225,7 +225,6 @@ def _time_bars(facets: Facets) -> list[Bar]:
         if unit_s := max((unit for unit in _BOUND_UNITS_S if unit <= most_s), default=0):
             units = [*(start // unit_s for start in starts_s), -(-end_s // unit_s)]
             bounds = [timestamp_text(int(unit * unit_s * 1000)) for unit in units]
-    bounds = [bound.replace(".000Z", "Z") for bound in bounds]
     return [
         Bar(start, end, bin_.count)
         for start, end, bin_ in zip(bounds, bounds[1:], bins, strict=False)
@@ -463,8 +462,9 @@ def inferences_page(services: Services, store: ConsoleStore) -> None:
             content = read_inferences(inferences, filter_, links, reports)
             if content["problem"] and (meant := only_meaning(filter_.line, content["meant"])):
                 return redirect(meant.link)
-            html = frame.html(
+            return frame.page(
                 "inferences",
+                status=content["problem"].status if content["problem"] else 200,
                 page="inferences",
                 title="Inferences",
                 query=filter_.line,
@@ -480,9 +480,8 @@ def inferences_page(services: Services, store: ConsoleStore) -> None:
                 export_formats=EXPORT_FORMATS,
                 annotated=ANNOTATED,
                 most_tagged=MOST_TAGGED,
-                to_time=lambda bar: links.between("ts", bar.start, bar.end),
+                to_time=partial(links.between, "ts"),
                 times=time_links(links, datetime.now(UTC).date()),
             )
-            return page_response(html, content["problem"].status if content["problem"] else 200)
 
         return await store.queries.run(request, show)

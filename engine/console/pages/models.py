@@ -1,5 +1,6 @@
 """Pages of models: all of them, and one with its versions, labels and what its monitoring last said."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from urllib.parse import quote
@@ -15,7 +16,6 @@ from quadriga.engine.console.frame import (
     form_fields,
     problems_of,
     redirect,
-    single_field,
     wants_page,
 )
 from quadriga.engine.console.services import ConsoleStore, Services
@@ -74,17 +74,16 @@ def traffic_pages(services: Services) -> None:
     form = partial(services.form, request_max_body_size=_MAX_FORM_BYTES)
 
     def page(
-        name: str, fields: dict[str, list[str]], error: Exception | None = None
+        name: str, fields: Mapping[str, str], error: Exception | None = None
     ) -> Response[bytes]:
         """Return the page of the shares, with what was typed into its form."""
         state = control.show(name)
-        typed = {field: values[0] for field, values in fields.items()}
         stored = {f"{_SHARE}{version}": _percent(share) for version, share in state.shares.items()}
         return frame.page(
             "traffic",
             status=200 if error is None else 400,
             page="models",
-            values=typed or {**stored, "sticky_by": state.sticky_by or ""},
+            values=fields or {**stored, "sticky_by": state.sticky_by or ""},
             problems=problems_of(error),
             title=f"Traffic of {state.model}",
             s=state,
@@ -110,7 +109,7 @@ def traffic_pages(services: Services) -> None:
     @form("/console/models/{name:str}/traffic/promote", "operate")
     def promote_version(name: FromPath[str], body: RawBody) -> Response[bytes]:
         """Let one version answer all, and show it."""
-        version = single_field(form_fields(body), "version")
+        version = form_fields(body).get("version", "")
         return _shown(frame, control.promote(name, version))
 
     @form("/console/models/{name:str}/traffic/reset", "operate")
@@ -123,20 +122,20 @@ def _shown(frame: Frame, state: TrafficState) -> Response[bytes]:
     return redirect(frame.link(f"/console/models/{quote(state.model, safe='')}/traffic"))
 
 
-def _rule_of_form(fields: dict[str, list[str]]) -> TrafficRule:
+def _rule_of_form(fields: Mapping[str, str]) -> TrafficRule:
     """Return the rule that a form describes, with shares in percent.
 
     Raises:
         QueryError: A share is no number.
     """
     shares = {
-        name.removeprefix(_SHARE): _share(values[0])
-        for name, values in fields.items()
+        name.removeprefix(_SHARE): _share(value)
+        for name, value in fields.items()
         if name.startswith(_SHARE)
     }
     if not any(shares.values()):
         shares = {}
-    return TrafficRule(shares, single_field(fields, "sticky_by") or None)
+    return TrafficRule(shares, fields.get("sticky_by", "") or None)
 
 
 def _share(percent: str) -> float:

@@ -14,7 +14,7 @@ from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.session_cookies import server_url
 from quadriga.engine.console.cards import Card, card, told_apart
 from quadriga.engine.console.charts import Bar, line
-from quadriga.engine.console.frame import PageRequest, page_response
+from quadriga.engine.console.frame import PageRequest
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.report.drift_texts import headline
 from quadriga.monitor.report.saved import ReportStore
@@ -100,12 +100,10 @@ def _last_day(store: InferenceReader) -> dict[str, Any]:
         "total": total,
         "before": before["count"],
         "bars": [
-            Bar(
-                *(text.replace(".000Z", "Z") for text in (start, end)),
-                counts[start],
-                round(failures[start]),
+            Bar(start, end, n, round(failed))
+            for start, end, n, failed in zip(
+                starts, ends, counts.values(), failures.values(), strict=True
             )
-            for start, end in zip(starts, ends, strict=True)
         ],
         "line": _spark(counts.values()),
         "by_model": {group["model"]: group for group in latencies},
@@ -135,11 +133,11 @@ def overview_page(services: Services, store: ConsoleStore | None) -> None:
     async def show_overview(request: PageRequest) -> Response[bytes]:
         """Show what is served, how it goes, what changed, and what arrived just now."""
 
-        def show(inferences: InferenceReader | None) -> str:
+        def show(inferences: InferenceReader | None) -> Response[bytes]:
             entries = services.models(is_brief=True)
             jobs = store.jobs.within(caller_scope()).all() if store else []
             reports = store.reports.within(caller_scope()) if store else None
-            return frame.html(
+            return frame.page(
                 "overview",
                 page="overview",
                 title="Overview",
@@ -150,11 +148,11 @@ def overview_page(services: Services, store: ConsoleStore | None) -> None:
                     (e.name for e in entries if any(v.state == "READY" for v in e.versions)), ""
                 ),
                 bar_minutes=BAR_MINUTES,
-                to_time=lambda bar: frame.link(
-                    "/console/inferences", q=f"ts=ge:{bar.start} & ts=lt:{bar.end}"
+                to_time=lambda start, end: frame.link(
+                    "/console/inferences", q=f"ts=ge:{start} & ts=lt:{end}"
                 ),
             )
 
         if store is None:
-            return page_response(await asyncio.to_thread(show, None))
-        return page_response(await store.queries.run(request, show))
+            return await asyncio.to_thread(show, None)
+        return await store.queries.run(request, show)

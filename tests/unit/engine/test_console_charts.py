@@ -5,6 +5,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from quadriga.engine.console.charts import Bar, bar_length
 from quadriga.engine.console.frame import Frame
@@ -40,7 +41,7 @@ def test_the_length_of_a_bar_in_words(length, count, words):
 
 def drawing(of: list[Bar]) -> str:
     parts = Frame("", has_store=True)._environment.globals["parts"]
-    return str(parts.bars(of, lambda bar: f"/x?{bar.start}", "Times"))
+    return str(parts.bars(of, lambda start, end: f"/x?{start}", "Times"))
 
 
 def numbers(text: str, shape: str) -> list[dict[str, float]]:
@@ -53,7 +54,7 @@ def numbers(text: str, shape: str) -> list[dict[str, float]]:
 
 def test_bars_stand_on_the_axis_in_their_places_and_what_failed_at_their_foot():
     first, empty, last = bars(timedelta(hours=1), 3)
-    text = drawing([first._replace(count=1000), empty._replace(count=0), last._replace(failed=1)])
+    text = drawing([replace(first, count=1000), replace(empty, count=0), replace(last, failed=1)])
     tall, low = numbers(text, "f1")
     assert (tall["x"], tall["height"], tall["y"] + tall["height"]) == (0, 76, 80)
     assert (low["x"], low["height"], low["y"] + low["height"]) == (906.67, 1.5, 80)

@@ -20,6 +20,7 @@ from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.page import make_environment
 from quadriga.proto.access import ANYBODY, Caller, Need
 from quadriga.proto.request import current_caller
+from quadriga.quoting import quoted
 from quadriga.store.records.errors import QueryError
 
 PAGE_HEADERS = {
@@ -266,3 +267,12 @@ def form_fields(body: bytes) -> MultiDict[str]:
     except ValueError as error:
         raise QueryError("expected a form in UTF-8 with few fields") from error
     return MultiDict((name, value.strip()) for name, value in fields)
+
+
+def one_of(value: str, allowed: tuple[str, ...], name: str) -> str:
+    """Return the value of a field if it is one of some, or raise a `FieldProblem`."""
+    if value not in allowed:
+        raise FieldProblem(
+            name, f"expected {name} to be one of {', '.join(allowed)}, got {quoted(value, 40)}"
+        )
+    return value

@@ -295,8 +295,6 @@ class ComparedQuality(msgspec.Struct, frozen=True, kw_only=True):
     report: Report
     comparison: Comparison
     rows: list[DifferenceRow]
-    reach: float
-    """The largest number of all differences and their intervals, so that one axis has room for them."""
 
 
 def _title(pair: tuple[Side, Side] | None, quality: ComparedQuality | None) -> str:
@@ -388,5 +386,4 @@ def _quality(
         report=report,
         comparison=comparison,
         rows=rows,
-        reach=metric_texts.difference_reach(row.metric for row in rows),
     )

@@ -25,6 +25,7 @@ from quadriga.engine.console.frame import (
     Frame,
     PageRequest,
     form_fields,
+    one_of,
     redirect,
 )
 from quadriga.engine.console.pages.reports import ReportTargets, stored_pictures
@@ -40,10 +41,9 @@ from quadriga.monitor.report.page import change_content
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.report.schema import Data, Effect, Report
 from quadriga.monitor.watch.mutes import decode_mute
-from quadriga.quoting import quoted
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.names import find_model_name
-from quadriga.store.records.errors import JSON_ERRORS, NotFoundError, QueryError
+from quadriga.store.records.errors import DamagedError, NotFoundError, QueryError
 from quadriga.store.records.records import timestamp_text
 
 
@@ -95,9 +95,6 @@ LABEL_TARGET = 200
 """Images that the page offers to label."""
 
 
-_decoder = msgspec.json.Decoder(Report)
-
-
 def drift_pages(services: Services, store: ConsoleStore) -> None:
     """Register the handlers."""
     frame = services.frame
@@ -137,8 +134,8 @@ def read_last_report(
     frame: Frame, reports: ReportStore, report_id: str, inferences: InferenceReader
 ) -> dict[str, Any] | None:
     """Return a report in words, with the ways to its images; None if it was removed meanwhile or cannot be read."""
-    with suppress(NotFoundError, *JSON_ERRORS):
-        report = _decoder.decode(reports.read(report_id))
+    with suppress(NotFoundError, DamagedError):
+        report = reports.decode(report_id, Report)
         window = window_filter(report.model, report.data.current)
         return {
             "report": report,
@@ -186,7 +183,8 @@ def drift_forms(services: Services, store: ConsoleStore) -> None:
     def mute_model(name: FromPath[str], body: RawBody) -> Response[bytes]:
         """Mute alarms of a model for some hours, and show its drift."""
         fields = form_fields(body)
-        until_ms = time.time_ns() // 1_000_000 + _hours(fields.get("hours", "")) * 3_600_000
+        hours = one_of(fields.get("hours", ""), tuple(map(str, MUTE_HOURS)), "hours")
+        until_ms = time.time_ns() // 1_000_000 + int(hours) * 3_600_000
         model = inferences.within(caller_scope()).names.resolve(name)
         mute = {
             "until": timestamp_text(until_ms),
@@ -203,9 +201,7 @@ def drift_forms(services: Services, store: ConsoleStore) -> None:
         return redirect(frame.link(f"/console/models/{quote(model, safe='')}/drift"))
 
     def _chosen_signals(choice: str, model: str) -> list[str]:
-        if choice not in MUTE_CHOICES:
-            raise QueryError(f"expected signals to be all or alarmed, got {quoted(choice, 40)}")
-        if choice == "all":
+        if one_of(choice, MUTE_CHOICES, "signals") == "all":
             return []
         scope = caller_scope()
         stored = reports.within(scope)
@@ -219,14 +215,6 @@ def drift_forms(services: Services, store: ConsoleStore) -> None:
         return signals
 
 
-def _hours(text: str) -> int:
-    """Return the hours of a mute, or raise a `QueryError` for other ones than the form offers."""
-    if text not in {str(hours) for hours in MUTE_HOURS}:
-        listed = ", ".join(str(hours) for hours in MUTE_HOURS)
-        raise QueryError(f"expected hours to be one of {listed}, got {quoted(text, 40)}")
-    return int(text)
-
-
 MAX_WINDOWS = 24
 """Windows of a strip: the newest."""
 
@@ -237,9 +225,6 @@ MAX_ROWS = 40
 
 LONG_S = 24 * 3600
 """Seconds from which a column is headed by days alone."""
-
-
-_strip_decoder = msgspec.json.Decoder(StripReport)
 
 
 def drift_reports_of(summaries: Iterable[ReportSummary], model: str) -> list[ReportSummary]:
@@ -258,8 +243,8 @@ def read_windows(reports: ReportStore, summaries: Sequence[ReportSummary]) -> li
     """
     windows = []
     for summary in summaries[:MAX_WINDOWS]:
-        with suppress(NotFoundError, *JSON_ERRORS):
-            windows.append(_strip_decoder.decode(reports.read(summary.id)))
+        with suppress(NotFoundError, DamagedError):
+            windows.append(reports.decode(summary.id, StripReport))
     return sorted(windows, key=lambda window: (window.end, window.start, window.created))
 
 

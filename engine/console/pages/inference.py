@@ -36,7 +36,6 @@ from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
 from quadriga.monitor.report.drift_texts import readable_number
 from quadriga.monitor.report.outlines import DrawnItem
-from quadriga.proto.access import Caller
 from quadriga.proto.request import current_caller
 from quadriga.quoting import one_line
 from quadriga.store.browsing.image_measures import UsualMeasures, find_usual_measures
@@ -122,7 +121,6 @@ def read_inference(
     filter_: InferenceFilter,
     links: FilterLinks,
     *,
-    caller: Caller,
     labels: list[str],
 ) -> dict[str, Any]:
     """Read the content of the page.
@@ -132,7 +130,6 @@ def read_inference(
         inference_id: Id in the URL.
         filter_: The filter within which the neighbours are.
         links: Makes links to pages of inferences.
-        caller: Who asks.
         labels: Labels that the model may answer, if they are known.
 
     Raises:
@@ -179,7 +176,7 @@ def read_inference(
             "height": inference.input.height or 0,
             **{name: _plain(getattr(inference, name)) for name in _DRAWN_FIELDS},
             "revision": str(statements[0].id) if is_stated else "",
-            "source": caller.name,
+            "source": current_caller().name,
             "labels": _ordered_labels(labels, seen),
             "meant": meant_labels(line),
         },
@@ -372,9 +369,7 @@ def inference_pages(services: Services, store: ConsoleStore) -> None:
         def show(inferences: InferenceReader) -> Response[bytes]:
             model = inferences.get(inference_id).model.name
             labels = next((entry.labels for entry in models() if entry.name == model), [])
-            content = read_inference(
-                inferences, inference_id, filter_, links, caller=current_caller(), labels=labels
-            )
+            content = read_inference(inferences, inference_id, filter_, links, labels=labels)
             to_list = links.current()
             if filter_.queue is not None:
                 to_list = links_of(frame, filter_, filter_.queue)

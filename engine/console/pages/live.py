@@ -96,13 +96,8 @@ def live_page(services: Services, store: ConsoleStore) -> None:
             return redirect(links.to(filter_.line))
 
         def show(inferences: InferenceReader) -> Response[bytes]:
-            content = read_live(
-                inferences,
-                filter_.line,
-                links,
-                now_ms=time.time_ns() // 1_000_000,
-                reports=store.reports.within(caller_scope()),
-            )
+            reports, now_ms = store.reports.within(caller_scope()), time.time_ns() // 1_000_000
+            content = read_live(inferences, filter_.line, links, now_ms, reports)
             if content["problem"] and (meant := only_meaning(filter_.line, content["meant"])):
                 return redirect(meant.link)
             return frame.page(

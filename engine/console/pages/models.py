@@ -24,9 +24,6 @@ from quadriga.proto.errors import InvalidRequest, NotFound
 from quadriga.quoting import quoted
 from quadriga.store.records.errors import QueryError
 
-_SCORED = ("OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION", "IMAGE_SEGMENTATION")
-"""Tasks that take a lowest score."""
-
 
 def model_pages(services: Services, store: ConsoleStore | None) -> None:
     """Register the handlers; `store` is None where nothing is stored."""
@@ -58,7 +55,6 @@ def model_pages(services: Services, store: ConsoleStore | None) -> None:
             title=entry.name,
             m=entry,
             traffic=state,
-            has_score=entry.task in _SCORED,
             server=server_url(request, frame.public_url),
         )
 

@@ -40,7 +40,6 @@ from quadriga.monitor.report.schema import Confusion, Report, Signal, Slice
 from quadriga.store.blobs.thumbnails import WIDTHS
 from quadriga.store.query.inferences import InferenceReader, Page
 from quadriga.store.records.errors import (
-    JSON_ERRORS,
     DamagedError,
     NotFoundError,
     NotReadyError,
@@ -53,7 +52,6 @@ REPORTS_PATH = "/console/reports"
 SHOWN = 200
 """Reports of a page of the list."""
 _IMAGES = 48
-_decoder = msgspec.json.Decoder(Report)
 _UNREADABLE = "This report cannot be read: its file is damaged, or a newer version wrote it."
 
 
@@ -82,8 +80,8 @@ def report_pages(services: Services, store: ConsoleStore) -> None:
         scope = caller_scope()
         stored = reports.within(scope)
         try:
-            report = _decoder.decode(stored.read(report_id))
-        except JSON_ERRORS:  # the log has it from the list of reports
+            report = stored.decode(report_id, Report)
+        except DamagedError:  # the log has it from the list of reports
             return frame.page(
                 "message",
                 status=500,

@@ -26,6 +26,7 @@ from quadriga.engine.console.frame import (
     FieldProblem,
     PageRequest,
     form_fields,
+    one_of,
     problems_of,
     redirect,
     wants_page,
@@ -369,7 +370,7 @@ def drift_parameters(fields: Mapping[str, str], now: datetime) -> DriftParameter
     where = fields.get("q", "") or None
     start, end = _period(fields, now)
     choice, _, name = fields.get("before", "").partition(":")
-    _one_of(choice, ("previous", "baseline"), "before")
+    one_of(choice, ("previous", "baseline"), "before")
     before: str | StoredWindow = name
     if choice == "previous":
         try:
@@ -395,8 +396,8 @@ def drift_parameters(fields: Mapping[str, str], now: datetime) -> DriftParameter
 
 def export_parameters(fields: Mapping[str, str]) -> ExportParameters:
     """Return what a form asks to export, without splits, or raise a `QueryError`."""
-    format_ = _one_of(fields.get("format", ""), EXPORT_FORMATS, "format")
-    annotations = _one_of(fields.get("annotations", ""), ANNOTATED, "annotations")
+    format_ = one_of(fields.get("format", ""), EXPORT_FORMATS, "format")
+    annotations = one_of(fields.get("annotations", ""), ANNOTATED, "annotations")
     parameters = ExportParameters(
         fields.get("q", "") or None,
         format_,  # type: ignore[arg-type]  # one of its values
@@ -404,14 +405,6 @@ def export_parameters(fields: Mapping[str, str]) -> ExportParameters:
     )
     check_export(parameters)
     return parameters
-
-
-def _one_of(value: str, allowed: tuple[str, ...], name: str) -> str:
-    if value not in allowed:
-        raise FieldProblem(
-            name, f"expected {name} to be one of {', '.join(allowed)}, got {quoted(value, 40)}"
-        )
-    return value
 
 
 def _period(fields: Mapping[str, str], now: datetime) -> tuple[datetime, datetime]:
@@ -424,7 +417,7 @@ def _period(fields: Mapping[str, str], now: datetime) -> tuple[datetime, datetim
         if start >= end:
             raise FieldProblem("to", "expected the period to start before it ends")
         return start, end
-    _one_of(period, tuple(PERIODS), "period")
+    one_of(period, tuple(PERIODS), "period")
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     starts = {
         "day": now - timedelta(days=1),

@@ -75,11 +75,6 @@ class StaticFiles:
             self._files[path.name] = StaticFile(content, media_type, tag)
         self.digest = digest.hexdigest()[:12]
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the files."""
-        return list(self._files)
-
     def path(self, name: str) -> str:
         """Return the path of a file on this server; a KeyError if there is none of that name."""
         if name not in self._files:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -143,7 +144,7 @@ def overview_page(services: Services, store: ConsoleStore | None) -> None:
                 title="Overview",
                 jobs=jobs[:_JOBS],
                 **read_overview(inferences, entries, reports=reports),
-                server=server_url(request, frame.public_url),
+                server=partial(server_url, request, frame.public_url),
                 ready_model=next(
                     (e.name for e in entries if any(v.state == "READY" for v in e.versions)), ""
                 ),

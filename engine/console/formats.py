@@ -106,11 +106,6 @@ def person(name: str) -> str:
     return "somebody" if name in ("", ANYBODY.name) else name
 
 
-def state_word(state: str) -> str:
-    """Return the state of a model as a word."""
-    return state.lower() if state else "not served"
-
-
 def ago(value: str) -> str:
     """Format how long ago a time in RFC 3339 was: `5 s ago`, `3 days ago`."""
     seconds = max(int((datetime.now(UTC) - datetime.fromisoformat(value)).total_seconds()), 0)
@@ -129,7 +124,7 @@ def task_words(task: str | None) -> str:
     return _TASKS.get(task, task.replace("_", " ").lower())
 
 
-_FUNCTIONS = (number, large, short, percent, size, milliseconds, state_word, person, task_words, one_line, ago)  # fmt: skip
+_FUNCTIONS = (number, large, short, percent, size, milliseconds, person, task_words, one_line, ago)  # fmt: skip
 FILTERS: Mapping[str, Callable[..., str]] = {
     **{function.__name__: function for function in _FUNCTIONS},
     **{form: partial(time_text, form=form) for form in _FORMS},

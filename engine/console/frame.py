@@ -1,22 +1,26 @@
 """The frame of all pages: templates, styles and scripts, navigation, and what browsers may do with a page."""
 
 import hashlib
+import shlex
 from functools import cached_property
 from importlib.resources import files
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 from litestar import Request, Response
+from litestar.datastructures import MultiDict
 
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console import formats
+from quadriga.engine.console.charts import bar_length
 from quadriga.engine.console.filter_line import INFERENCES_PATH, comparison_text, filter_words
 from quadriga.engine.console.texts import WORDS
 from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.page import make_environment
 from quadriga.proto.access import ANYBODY, Caller, Need
 from quadriga.proto.request import current_caller
+from quadriga.quoting import quoted
 from quadriga.store.records.errors import QueryError
 
 PAGE_HEADERS = {
@@ -70,11 +74,6 @@ class StaticFiles:
             tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
             self._files[path.name] = StaticFile(content, media_type, tag)
         self.digest = digest.hexdigest()[:12]
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the files."""
-        return list(self._files)
 
     def path(self, name: str) -> str:
         """Return the path of a file on this server; a KeyError if there is none of that name."""
@@ -154,7 +153,7 @@ class Frame:
         """Templates, read when the first page is asked for: a server that shows none does without them."""
         console = "quadriga.engine.console"
         environment = make_environment((console, "pages"), (console, "templates"))
-        environment.filters.update(formats.FILTERS)
+        environment.filters.update(formats.FILTERS, bar_length=bar_length, shell=shlex.quote)
         environment.globals.update(
             comparison=comparison_text,
             drift_texts=drift_texts,
@@ -162,9 +161,11 @@ class Frame:
             metric_texts=metric_texts,
             words=WORDS,
             base=self.base,
+            has_store=self.has_store,
             link=self.link,
             static=lambda name: self.base + self.static.path(name),
         )
+        environment.globals["parts"] = environment.get_template("parts.html.jinja").module
         return environment
 
     def link(self, path: str, **parameters: str | None) -> str:
@@ -172,25 +173,30 @@ class Frame:
         query = urlencode({name: value for name, value in parameters.items() if value})
         return f"{self.base}{path}{'?' if query else ''}{query}"
 
-    def html(self, template: str, *, page: str, title: str, **content: Any) -> str:
-        """Return the HTML of a page for the current caller.
+    def page(
+        self, template: str, *, page: str, title: str, status: int = 200, **content: Any
+    ) -> Response[bytes]:
+        """Return a page for the current caller.
 
         Args:
             template: Name of the template, without its ending.
             page: Page of the navigation that it belongs to; empty for none.
             title: Title of the page.
+            status: Status of the response.
             **content: What the template shows; `query` is the filter of the page, `filter_path` where a changed one leads,
                 `filter_example` one that finds something.
         """
         caller = current_caller()
-        html: str = self._environment.get_template(f"{template}.html.jinja").render(
+        html: str = self._environment.get_template("frame.html.jinja").render(
             {
                 "query": "",
                 "chips": [],
                 "filter_options": {},
                 "filter_path": INFERENCES_PATH,
                 "filter_example": "",
+                "go_to": "",
                 **content,
+                "page_template": f"{template}.html.jinja",
                 "page": page,
                 "title": title,
                 "has_filter": any(link.page == "inferences" for link in self._links)
@@ -200,23 +206,14 @@ class Frame:
                 "caller": None if caller is ANYBODY or not caller.rights else caller,
             }
         )
-        return html
-
-    def page(self, template: str, *, status: int = 200, **content: Any) -> Response[bytes]:
-        """Return a page as a response; `content` is that of `html`."""
-        return page_response(self.html(template, **content), status)
+        return Response(
+            html.encode(), status_code=status, media_type="text/html", headers=dict(PAGE_HEADERS)
+        )
 
 
 def opens(caller: Caller, need: Need) -> bool:
     """Check whether a caller may open a door."""
     return need == "nothing" or need in caller.rights or (need == "key" and bool(caller.rights))
-
-
-def page_response(html: str, status: int = 200) -> Response[bytes]:
-    """Return a page as a response."""
-    return Response(
-        html.encode(), status_code=status, media_type="text/html", headers=dict(PAGE_HEADERS)
-    )
 
 
 def redirect(location: str) -> Response[bytes]:
@@ -258,14 +255,19 @@ def problems_of(error: Exception | None) -> dict[str, str]:
 _MAX_FIELDS = 20
 
 
-def form_fields(body: bytes) -> dict[str, list[str]]:
-    """Return the values of each field that is not empty, or raise a `QueryError`."""
+def form_fields(body: bytes) -> MultiDict[str]:
+    """Return the fields that are not empty, without space around their values, or raise a `QueryError`."""
     try:
-        return parse_qs(body.decode(), max_num_fields=_MAX_FIELDS, errors="strict")
+        fields = parse_qsl(body.decode(), max_num_fields=_MAX_FIELDS, errors="strict")
     except ValueError as error:
         raise QueryError("expected a form in UTF-8 with few fields") from error
+    return MultiDict((name, value.strip()) for name, value in fields)
 
 
-def single_field(fields: dict[str, list[str]], name: str) -> str:
-    """Return the first value of a field, without space around it; empty without one."""
-    return fields.get(name, [""])[0].strip()
+def one_of(value: str, allowed: tuple[str, ...], name: str) -> str:
+    """Return the value of a field if it is one of some, or raise a `FieldProblem`."""
+    if value not in allowed:
+        raise FieldProblem(
+            name, f"expected {name} to be one of {', '.join(allowed)}, got {quoted(value, 40)}"
+        )
+    return value

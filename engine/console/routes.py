@@ -17,7 +17,7 @@ from quadriga.engine.console.frame import STATIC_PATH, Frame, PageRequest
 from quadriga.engine.console.pages.audit import audit_page
 from quadriga.engine.console.pages.compare import compare_pages
 from quadriga.engine.console.pages.drift import drift_forms, drift_pages
-from quadriga.engine.console.pages.inference import inference_page
+from quadriga.engine.console.pages.inference import inference_pages
 from quadriga.engine.console.pages.inferences import inferences_page
 from quadriga.engine.console.pages.jobs import job_pages
 from quadriga.engine.console.pages.keys import key_pages
@@ -26,11 +26,10 @@ from quadriga.engine.console.pages.live import live_page
 from quadriga.engine.console.pages.models import model_pages, traffic_pages
 from quadriga.engine.console.pages.overview import overview_page
 from quadriga.engine.console.pages.reports import report_pages
-from quadriga.engine.console.pages.similar import similar_page
 from quadriga.engine.console.pages.start import start_forms
 from quadriga.engine.console.pages.views import view_pages
-from quadriga.engine.console.pages.words import words_page
 from quadriga.engine.console.services import ConsoleStore, Services
+from quadriga.engine.console.texts import WORD_GROUPS
 from quadriga.engine.console.visitors import Visitors, session_routes
 from quadriga.proto.errors import NotFound
 from quadriga.proto.request import Audit
@@ -88,11 +87,9 @@ def console_page_routes(
     overview_page(services, store)
     model_pages(services, store)
     audit_page(services)
-    words_page(services)
     if store is not None:
         inferences_page(services, store)
-        inference_page(services, store)
-        similar_page(services, store)
+        inference_pages(services, store)
         live_page(services, store)
         label_pages(services, store)
         report_pages(services, store)
@@ -104,6 +101,11 @@ def console_page_routes(
         key_pages(services, store)
         traffic_pages(services)
         view_pages(services)
+
+    @services.page("/console/words")
+    def show_words() -> Response[bytes]:
+        """Show what the words of the pages mean."""
+        return frame.page("words", page="words", title="Words", groups=WORD_GROUPS)
 
     @services.page("/console/{page:path}")
     async def show_nothing(page: FromPath[str]) -> Response[bytes]:

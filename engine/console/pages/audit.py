@@ -2,11 +2,9 @@
 
 import time
 
-import msgspec
 from litestar import Response
 
 from quadriga.engine.api.access import check_sees_everything
-from quadriga.engine.console.formats import person
 from quadriga.engine.console.frame import PageRequest
 from quadriga.engine.console.services import Services
 from quadriga.store.audit.reading import parse_since, read_page
@@ -32,8 +30,6 @@ def audit_page(services: Services) -> None:
             limit=LINES,
             cursor=sent["cursor"],
         )
-        named = [msgspec.structs.replace(line, name=person(line.name)) for line in page.entries]
-        page = msgspec.structs.replace(page, entries=named)
         return frame.page(
             "audit",
             page="audit",

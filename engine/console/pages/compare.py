@@ -18,10 +18,7 @@ from quadriga.engine.console.frame import (
     Frame,
     PageRequest,
     form_fields,
-    opens,
-    page_response,
     redirect,
-    single_field,
 )
 from quadriga.engine.console.pages.drift_report import slice_comparison
 from quadriga.engine.console.services import ConsoleStore, Services
@@ -35,7 +32,6 @@ from quadriga.monitor.evaluation.stored import CellItems
 from quadriga.monitor.report import metric_texts
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Comparison, Metric, Report
-from quadriga.proto.request import current_caller
 from quadriga.store.browsing.comparison import (
     Disagreements,
     DisagreementsRequest,
@@ -59,8 +55,8 @@ _MAX_VALUES = 20
 """Values of a key that is offered to slice by."""
 _MAX_CHOSEN = 5
 """Keys that are chosen before somebody chooses."""
-_MAX_NAMES = 5
 _TIMES = ("hour", "day")
+_WITH_TRUTH = comparison_text("ground_truth", True, "exists")
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -96,24 +92,19 @@ def compare_pages(services: Services, store: ConsoleStore) -> None:
         """Show two models side by side."""
         comparison = _comparison_from_url(query_string(request))
 
-        def show(inferences: InferenceReader) -> tuple[str, int]:
+        def show(inferences: InferenceReader) -> Response[bytes]:
             choices = _choices(inferences)
             pair = _pair(comparison, choices)
             problem = check(comparison.line) if comparison.line else None
-            content: dict[str, Any] = {
-                "quality": None,
-                "images": None,
-                "keys": {},
-                "job": None,
-                "missing": "",
-            }
+            content = dict[str, Any].fromkeys(("quality", "images", "job", "keys", "missing"))
             if pair is not None and problem is None:
                 try:
                     content = _content(inferences, store, frame, pair=pair, comparison=comparison)
                 except (QueryError, NotFoundError) as error:
                     problem = absent(comparison.line, str(error))
-            html = frame.html(
+            return frame.page(
                 "compare",
+                status=400 if problem else 200,
                 page="compare",
                 title=_title(pair, content["quality"]),
                 choices=choices,
@@ -122,30 +113,27 @@ def compare_pages(services: Services, store: ConsoleStore) -> None:
                 problem=problem,
                 is_later_page=bool(comparison.cursor),
                 to=lambda **changes: _link(frame, pair, comparison.line, **changes),
-                may_evaluate=opens(current_caller(), "monitor"),
-                to_label=_label_link(frame, content["images"]),
                 **content,
             )
-            return html, 400 if problem else 200
 
-        return page_response(*await queries.run(request, show))
+        return await queries.run(request, show)
 
     @services.form(f"{PATH}/evaluate", "monitor")
     def evaluate_both(body: RawBody) -> Response[bytes]:
         """Evaluate both models on the images that both have answered, and go back to the page."""
         fields = form_fields(body)
-        comparison = CompareOptions(single_field(fields, "a"), single_field(fields, "b"))
+        comparison = CompareOptions(fields.get("a", ""), fields.get("b", ""))
         inferences = store.inferences.within(caller_scope())
         pair = _pair(comparison, _choices(inferences)) if comparison.b else None
         if pair is None:
             raise QueryError("expected two models, or two versions of one, that have answered")
         first, second = pair
-        line = single_field(fields, "q")
+        line = fields.get("q", "")
         parameters = EvaluationParameters(
             second.name,
             second.version,
             where=line or None,
-            by=list(dict.fromkeys(fields.get("by", [])))[:MAX_SLICE_KEYS],
+            by=list(dict.fromkeys(fields.getall("by", [])))[:MAX_SLICE_KEYS],
             compare=[OtherModel(first.name, first.version)],
         )
         check_parameters(parameters)
@@ -225,8 +213,8 @@ def _content(
             (
                 card(differing.a, meant=_only(differing.a, differing.only_a)),
                 card(differing.b, meant=_only(differing.b, differing.only_b)),
-                _shortened(names_of(differing.a, differing.only_a)),
-                _shortened(names_of(differing.b, differing.only_b)),
+                names_of(differing.a, differing.only_a),
+                names_of(differing.b, differing.only_b),
             )
             for differing in images.disagreements
         ],
@@ -249,21 +237,17 @@ def _missing(
     is_all = not comparison.cursor and images.cursor is None and not images.partial
     if is_all and not images.compared:
         return "images"
+    where = _answers(second.name, second.version, _WITH_TRUTH, as_part(comparison.line))
     with suppress(QueryTimeoutError):
-        page = store.query(QueryRequest(_line_with_truth(second, comparison.line), limit=1))
+        page = store.query(QueryRequest(where, limit=1))
         return "" if page.inferences or page.partial else "truth"
     return ""
 
 
-def _line_with_truth(side: Side, line: str) -> str:
-    return joined(
-        [
-            comparison_text("model", side.name),
-            comparison_text("version", side.version),
-            comparison_text("ground_truth", True, "exists"),
-            *([as_part(line)] if line else []),
-        ]
-    )
+def _answers(name: str, version: str, *further: str) -> str:
+    """Return the filter of what a version of a model answered, within further filters that are not empty."""
+    own = comparison_text("model", name), comparison_text("version", version)
+    return joined([*own, *filter(None, further)])
 
 
 def _job(jobs: Jobs, job_id: str) -> Job | None:
@@ -273,15 +257,9 @@ def _job(jobs: Jobs, job_id: str) -> Job | None:
     return None
 
 
-def _shortened(names: list[str]) -> list[str]:
-    extra = len(names) - _MAX_NAMES
-    return names if extra <= 0 else [*names[:_MAX_NAMES], f"{extra} more"]
-
-
 def _slice_keys(store: InferenceReader, side: Side, line: str) -> dict[str, bool]:
     """Return the keys of the metadata with few values, and times; true for those that are chosen, the first of the metadata."""
-    model = [comparison_text("model", side.name), comparison_text("version", side.version)]
-    where = joined([*model, f"({line})"] if line else model)
+    where = _answers(side.name, side.version, line and f"({line})")
     facets = find_facets(store, FacetsRequest(where, None, 1, 2)).facets
     fields = [
         facet.field
@@ -292,14 +270,6 @@ def _slice_keys(store: InferenceReader, side: Side, line: str) -> dict[str, bool
     ]
     fields = fields[: MAX_SLICE_KEYS - len(_TIMES)]
     return {field: field in fields[:_MAX_CHOSEN] for field in (*fields, *_TIMES)}
-
-
-def _label_link(frame: Frame, images: Disagreements | None) -> str:
-    """Return the link to label the second model's inferences of the page; empty without any, or the right to."""
-    if images is None or not images.disagreements or not opens(current_caller(), "annotate"):
-        return ""
-    ids = ",".join(differing.b.id for differing in images.disagreements)
-    return frame.link("/console/label", q=f"id=in:{ids}")
 
 
 class DifferenceRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -325,8 +295,6 @@ class ComparedQuality(msgspec.Struct, frozen=True, kw_only=True):
     report: Report
     comparison: Comparison
     rows: list[DifferenceRow]
-    reach: float
-    """The largest number of all differences and their intervals, so that one axis has room for them."""
 
 
 def _title(pair: tuple[Side, Side] | None, quality: ComparedQuality | None) -> str:
@@ -405,16 +373,11 @@ def _quality(
             )
             name = metric_texts.slice_name(part.by, part.value)
             measured.append((name, where, part.n, part.differences[0], part.metrics))
-    evaluated = [
-        comparison_text("model", report.model.name),
-        comparison_text("version", report.model.version),
-        comparison_text("ground_truth", True, "exists"),
-        *([f"ts=le:{report.data.current.end}"] if report.data.current.end else []),
-        *([as_part(line)] if line else []),
-    ]
+    end = report.data.current.end
+    evaluated = _WITH_TRUTH, f"ts=le:{end}" if end else "", as_part(line)
     rows = []
     for name, where, n, metric, others in measured:
-        line_of_row = joined([*evaluated, where] if where else evaluated)
+        line_of_row = _answers(report.model.name, report.model.version, *evaluated, where)
         to_images = link("/console/inferences", q=line_of_row) if where or not name else ""
         first = others[0].value if others else None
         rows.append(DifferenceRow(name=name, link=to_images, n=n, first=first, metric=metric))
@@ -423,5 +386,4 @@ def _quality(
         report=report,
         comparison=comparison,
         rows=rows,
-        reach=metric_texts.difference_reach(row.metric for row in rows),
     )

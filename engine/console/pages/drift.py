@@ -1,7 +1,6 @@
 """The drift page of a model: what changed, in words, and its windows side by side."""
 
 import math
-import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -26,13 +25,11 @@ from quadriga.engine.console.frame import (
     Frame,
     PageRequest,
     form_fields,
-    opens,
+    one_of,
     redirect,
-    single_field,
 )
 from quadriga.engine.console.pages.reports import ReportTargets, stored_pictures
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.monitor.report import drift_texts
 from quadriga.monitor.report.acknowledgements import (
     MAX_NOTE_CHARACTERS,
     AcknowledgementBody,
@@ -44,12 +41,9 @@ from quadriga.monitor.report.page import change_content
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.report.schema import Data, Effect, Report
 from quadriga.monitor.watch.mutes import decode_mute
-from quadriga.proto.access import ANYBODY
-from quadriga.proto.request import current_caller
-from quadriga.quoting import quoted
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.names import find_model_name
-from quadriga.store.records.errors import JSON_ERRORS, NotFoundError, QueryError
+from quadriga.store.records.errors import DamagedError, NotFoundError, QueryError
 from quadriga.store.records.records import timestamp_text
 
 
@@ -101,9 +95,6 @@ LABEL_TARGET = 200
 """Images that the page offers to label."""
 
 
-_decoder = msgspec.json.Decoder(Report)
-
-
 def drift_pages(services: Services, store: ConsoleStore) -> None:
     """Register the handlers."""
     frame = services.frame
@@ -134,14 +125,8 @@ def drift_pages(services: Services, store: ConsoleStore) -> None:
             strip=make_strip(windows),
             total=len(summaries),
             mute=mute,
-            muted_signals=[drift_texts.signal_title(name) for name in mute.signals]
-            if mute is not None
-            else [],
             mute_hours=MUTE_HOURS,
-            may_monitor=opens(current_caller(), "monitor"),
-            commands=[]
-            if windows
-            else first_commands(server_url(request, frame.public_url), model),
+            server=server_url(request, frame.public_url),
         )
 
 
@@ -149,26 +134,16 @@ def read_last_report(
     frame: Frame, reports: ReportStore, report_id: str, inferences: InferenceReader
 ) -> dict[str, Any] | None:
     """Return a report in words, with the ways to its images; None if it was removed meanwhile or cannot be read."""
-    with suppress(NotFoundError, *JSON_ERRORS):
-        report = _decoder.decode(reports.read(report_id))
+    with suppress(NotFoundError, DamagedError):
+        report = reports.decode(report_id, Report)
         window = window_filter(report.model, report.data.current)
-        target = min(LABEL_TARGET, report.data.current.n)
-        may_label = opens(current_caller(), "annotate") and target and window.line
         return {
             "report": report,
             "acknowledged": read_acknowledgement(reports, report_id),
             "targets": ReportTargets(frame, report, report_id),
             **change_content(report, stored_pictures(frame, report, inferences)),
-            "title": drift_texts.headline(report) or drift_texts.verdict(report),
-            "explanation": drift_texts.explanation(report),
-            "images_link": frame.link("/console/inferences", q=window.line) if window.line else "",
-            "label_link": frame.link("/console/label", q=window.line, target=str(target))
-            if may_label
-            else "",
-            "label_target": target,
-            "is_undecided": report.status != "drift"
-            and bool(drift_texts.undecided_signals(report)),
-            "is_whole": window.is_whole,
+            "window": window,
+            "label_target": min(LABEL_TARGET, report.data.current.n),
             "is_all_compared": not any(
                 n
                 for reason, n in report.data.excluded.items()
@@ -177,24 +152,6 @@ def read_last_report(
             and report.data.current.n < report.parameters.get("rows", math.inf),
         }
     return None
-
-
-def first_commands(url: str, model: str) -> list[str]:
-    """Return shell commands that make a first drift report of a model, and one that watches it from then on.
-
-    Args:
-        url: URL of the server, without a slash at its end.
-        model: Name of the model.
-    """
-    key = "" if current_caller() is ANYBODY else " \\\n  -H 'Authorization: Bearer YOUR-KEY'"
-    compared = {"model": model, "from": "-24h", "baseline": {"from": "-8d", "to": "-24h"}}
-    body = shlex.quote(msgspec.json.encode(compared).decode())
-    named = f"--model {shlex.quote(model)}"
-    server = f"--server {shlex.quote(url)}"
-    return [
-        f"curl {shlex.quote(url + '/api/drift')}{key} \\\n  -d {body}",
-        f"quadriga baseline {named} --from -31d --to -1d {server}\nquadriga drift {named} --from -24h {server}",
-    ]
 
 
 MUTE_HOURS = (1, 4, 8, 24, 72, 168)
@@ -218,7 +175,7 @@ def drift_forms(services: Services, store: ConsoleStore) -> None:
     @form("/console/reports/{report_id:str}/acknowledge", "monitor")
     def acknowledge_report(report_id: FromPath[str], body: RawBody) -> Response[bytes]:
         """Acknowledge the alarm of a drift report, and show the report."""
-        note = checked_note(single_field(form_fields(body), "note"))
+        note = checked_note(form_fields(body).get("note", ""))
         acknowledge_as_caller(reports, report_id, AcknowledgementBody(note))
         return redirect(frame.link(f"/console/reports/{report_id}"))
 
@@ -226,12 +183,13 @@ def drift_forms(services: Services, store: ConsoleStore) -> None:
     def mute_model(name: FromPath[str], body: RawBody) -> Response[bytes]:
         """Mute alarms of a model for some hours, and show its drift."""
         fields = form_fields(body)
-        until_ms = time.time_ns() // 1_000_000 + _hours(single_field(fields, "hours")) * 3_600_000
+        hours = one_of(fields.get("hours", ""), tuple(map(str, MUTE_HOURS)), "hours")
+        until_ms = time.time_ns() // 1_000_000 + int(hours) * 3_600_000
         model = inferences.within(caller_scope()).names.resolve(name)
         mute = {
             "until": timestamp_text(until_ms),
-            "signals": _chosen_signals(single_field(fields, "signals"), model),
-            "note": single_field(fields, "note"),
+            "signals": _chosen_signals(fields.get("signals", ""), model),
+            "note": fields.get("note", ""),
         }
         mute_as_caller(mutes, inferences, model, decode_mute(msgspec.json.encode(mute)))
         return redirect(frame.link(f"/console/models/{quote(model, safe='')}/drift"))
@@ -243,9 +201,7 @@ def drift_forms(services: Services, store: ConsoleStore) -> None:
         return redirect(frame.link(f"/console/models/{quote(model, safe='')}/drift"))
 
     def _chosen_signals(choice: str, model: str) -> list[str]:
-        if choice not in MUTE_CHOICES:
-            raise QueryError(f"expected signals to be all or alarmed, got {quoted(choice, 40)}")
-        if choice == "all":
+        if one_of(choice, MUTE_CHOICES, "signals") == "all":
             return []
         scope = caller_scope()
         stored = reports.within(scope)
@@ -259,14 +215,6 @@ def drift_forms(services: Services, store: ConsoleStore) -> None:
         return signals
 
 
-def _hours(text: str) -> int:
-    """Return the hours of a mute, or raise a `QueryError` for other ones than the form offers."""
-    if text not in {str(hours) for hours in MUTE_HOURS}:
-        listed = ", ".join(str(hours) for hours in MUTE_HOURS)
-        raise QueryError(f"expected hours to be one of {listed}, got {quoted(text, 40)}")
-    return int(text)
-
-
 MAX_WINDOWS = 24
 """Windows of a strip: the newest."""
 
@@ -277,9 +225,6 @@ MAX_ROWS = 40
 
 LONG_S = 24 * 3600
 """Seconds from which a column is headed by days alone."""
-
-
-_strip_decoder = msgspec.json.Decoder(StripReport)
 
 
 def drift_reports_of(summaries: Iterable[ReportSummary], model: str) -> list[ReportSummary]:
@@ -298,8 +243,8 @@ def read_windows(reports: ReportStore, summaries: Sequence[ReportSummary]) -> li
     """
     windows = []
     for summary in summaries[:MAX_WINDOWS]:
-        with suppress(NotFoundError, *JSON_ERRORS):
-            windows.append(_strip_decoder.decode(reports.read(summary.id)))
+        with suppress(NotFoundError, DamagedError):
+            windows.append(reports.decode(summary.id, StripReport))
     return sorted(windows, key=lambda window: (window.end, window.start, window.created))
 
 

@@ -8,7 +8,7 @@ from quadriga.engine.console.filter_line import comparison_text, joined, window_
 from quadriga.engine.console.formats import number
 from quadriga.monitor.drift.metadata import PRESENCE_SUFFIX
 from quadriga.monitor.report.drift_texts import is_spread_change, readable_number
-from quadriga.monitor.report.schema import Level, Report, Signal
+from quadriga.monitor.report.schema import Report, Signal
 from quadriga.quoting import one_line
 from quadriga.store.query.filters.syntax import SIGNAL_FIELDS
 from quadriga.store.query.sql.catalog import CLASSIFICATION
@@ -91,28 +91,19 @@ def _limits(signal: Signal) -> list[_Limit]:
     before, after = signal.before, signal.after
     if before is None or after is None:
         return []
-    if is_spread_change(signal):
-        is_wider = after.high - after.low > before.high - before.low
-        return (
-            [_low_limit(signal.name, before, after), _high_limit(signal.name, before, after)]
-            if is_wider
-            else []
-        )
-    side = _high_limit if after.mean > before.mean else _low_limit
-    return [side(signal.name, before, after)]
-
-
-def _low_limit(signal: str, before: Level, after: Level) -> _Limit:
     # Few distinct values may end at the baseline's percentile itself: no image is beyond it then.
     word, operator = ("below", "lt") if after.low < before.low else ("at most", "le")
-    low = number(readable_number(signal, before.low))
-    return _Limit(f"{word} {low}, the baseline's 10th percentile", operator, before.low)
-
-
-def _high_limit(signal: str, before: Level, after: Level) -> _Limit:
+    low = _limit(signal.name, f"{word} {{}}, the baseline's 10th", operator, before.low)
     word, operator = ("above", "gt") if after.high > before.high else ("at least", "ge")
-    high = number(readable_number(signal, before.high))
-    return _Limit(f"{word} {high}, the baseline's 90th percentile", operator, before.high)
+    high = _limit(signal.name, f"{word} {{}}, the baseline's 90th", operator, before.high)
+    if is_spread_change(signal):
+        return [low, high] if after.high - after.low > before.high - before.low else []
+    return [high] if after.mean > before.mean else [low]
+
+
+def _limit(signal: str, words: str, operator: str, value: float) -> _Limit:
+    shown = number(readable_number(signal, value))
+    return _Limit(f"{words.format(shown)} percentile", operator, value)
 
 
 def _with_labels(signal: Signal, current: str, baseline: str, *, task: str) -> list[ImagesBehind]:

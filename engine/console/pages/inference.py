@@ -1,4 +1,4 @@
-"""The page of one inference: its image with all outlines, objects, ground truth, metadata, history and neighbours."""
+"""The page of one inference: its image with all outlines, objects, ground truth, metadata, history and neighbours; and more like it."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,13 +30,12 @@ from quadriga.engine.console.filter_line import (
     comparison_text,
     filter_from_url,
 )
-from quadriga.engine.console.frame import PageRequest, page_response, redirect
+from quadriga.engine.console.frame import PageRequest, redirect
 from quadriga.engine.console.pages.label import links_of, next_link
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
 from quadriga.monitor.report.drift_texts import readable_number
 from quadriga.monitor.report.outlines import DrawnItem
-from quadriga.proto.access import Caller
 from quadriga.proto.request import current_caller
 from quadriga.quoting import one_line
 from quadriga.store.browsing.image_measures import UsualMeasures, find_usual_measures
@@ -45,7 +44,12 @@ from quadriga.store.browsing.neighbours import (
     Surroundings,
     find_surroundings,
 )
-from quadriga.store.browsing.similar import has_direction
+from quadriga.store.browsing.similar import (
+    MAX_COMPARED,
+    SimilarRequest,
+    find_similar,
+    has_direction,
+)
 from quadriga.store.changes.ground_truth import (
     statements_about,
 )
@@ -67,6 +71,8 @@ MAX_PICTURED = 2000
 """Maximum outlines of the picture that needs no script."""
 AROUND = 3
 """Neighbours on each side of the inference in the strip below its image."""
+MAX_SIMILAR = 48
+"""Inferences of the page of those that resemble one."""
 _MAX_HISTORY = 20
 _DIGITS = 9
 _MAX_LABELS = 100
@@ -115,7 +121,6 @@ def read_inference(
     filter_: InferenceFilter,
     links: FilterLinks,
     *,
-    caller: Caller,
     labels: list[str],
 ) -> dict[str, Any]:
     """Read the content of the page.
@@ -125,7 +130,6 @@ def read_inference(
         inference_id: Id in the URL.
         filter_: The filter within which the neighbours are.
         links: Makes links to pages of inferences.
-        caller: Who asks.
         labels: Labels that the model may answer, if they are known.
 
     Raises:
@@ -165,7 +169,6 @@ def read_inference(
         "more_like_this": links.similar(inference.id, line) if has_embedding else "",
         "truth_events": [(timestamp_text(time_ms(stated.id)), stated) for stated in statements],
         "feedback": inference.feedback if isinstance(inference.feedback, list) else [],
-        "can_annotate": "annotate" in caller.rights,
         "data": {
             "id": inference.id,
             "task": inference.task,
@@ -173,7 +176,7 @@ def read_inference(
             "height": inference.input.height or 0,
             **{name: _plain(getattr(inference, name)) for name in _DRAWN_FIELDS},
             "revision": str(statements[0].id) if is_stated else "",
-            "source": caller.name,
+            "source": current_caller().name,
             "labels": _ordered_labels(labels, seen),
             "meant": meant_labels(line),
         },
@@ -351,8 +354,8 @@ def _newest(store: InferenceReader, where: Any, limit: int) -> list[StoredInfere
     return []
 
 
-def inference_page(services: Services, store: ConsoleStore) -> None:
-    """Register the handler of the page of one inference."""
+def inference_pages(services: Services, store: ConsoleStore) -> None:
+    """Register the handlers of the page of one inference, and of those that resemble it."""
     frame, models = services.frame, services.models
 
     @services.page(INFERENCES_PATH + "/{inference_id:str}")
@@ -363,17 +366,15 @@ def inference_page(services: Services, store: ConsoleStore) -> None:
         if not filter_.is_canonical:
             return redirect(links.inference(inference_id))
 
-        def show(inferences: InferenceReader) -> str:
+        def show(inferences: InferenceReader) -> Response[bytes]:
             model = inferences.get(inference_id).model.name
             labels = next((entry.labels for entry in models() if entry.name == model), [])
-            content = read_inference(
-                inferences, inference_id, filter_, links, caller=current_caller(), labels=labels
-            )
+            content = read_inference(inferences, inference_id, filter_, links, labels=labels)
             to_list = links.current()
             if filter_.queue is not None:
                 to_list = links_of(frame, filter_, filter_.queue)
                 content["next_link"] = next_link(frame, filter_, content["card"].of.id)
-            return frame.html(
+            return frame.page(
                 "inference",
                 page="inferences",
                 title=f"Inference {content['card'].of.id}",
@@ -386,4 +387,39 @@ def inference_page(services: Services, store: ConsoleStore) -> None:
                 inference_path=f"{frame.base}/api/inferences/{content['card'].of.id}",
             )
 
-        return page_response(await store.queries.run(request, show))
+        return await store.queries.run(request, show)
+
+    @services.page(INFERENCES_PATH + "/{inference_id:str}/similar")
+    async def show_similar(inference_id: FromPath[str], request: PageRequest) -> Response[bytes]:
+        """Show the inferences of a filter that resemble one, the most similar first."""
+        filter_ = filter_from_url(query_string(request))
+        links = FilterLinks(filter_, frame.link, INFERENCES_PATH)
+        if not filter_.is_canonical:
+            return redirect(links.similar(inference_id, filter_.line))
+
+        def show(inferences: InferenceReader) -> Response[bytes]:
+            similar = find_similar(
+                inferences, inference_id, SimilarRequest(filter_.line or {}, MAX_SIMILAR)
+            )
+            origin = inferences.get(inference_id)
+            by_id = inferences.by_id(item.id for item in similar.inferences)
+            return frame.page(
+                "similar",
+                page="inferences",
+                title=f"More like inference {origin.id}",
+                query=filter_.line,
+                chips=links.chips(),
+                origin=card(origin),
+                cards=[
+                    (card(by_id[item.id]), f"similarity {item.similarity:.3f}")
+                    for item in similar.inferences
+                    if item.id in by_id  # unless it was deleted meanwhile
+                ],
+                compared=similar.compared,
+                is_partial=similar.partial,
+                bound=MAX_COMPARED,
+                back=links.inference(origin.id),
+                among_all=links.similar(origin.id, "") if filter_.line else "",
+            )
+
+        return await store.queries.run(request, show)

@@ -20,7 +20,7 @@ from quadriga.engine.console.cards import (
     object_cards,
     told_apart,
 )
-from quadriga.engine.console.charts import timeline
+from quadriga.engine.console.charts import Bar
 from quadriga.engine.console.filter_line import (
     INFERENCES_PATH,
     FilterLinks,
@@ -35,11 +35,10 @@ from quadriga.engine.console.filter_line import (
     same_value,
 )
 from quadriga.engine.console.formats import task_words
-from quadriga.engine.console.frame import PageRequest, opens, page_response, redirect
+from quadriga.engine.console.frame import PageRequest, redirect
 from quadriga.engine.console.pages.start import ANNOTATED, EXPORT_FORMATS
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.report.saved import ReportStore
-from quadriga.proto.request import current_caller
 from quadriga.store.browsing.facets import (
     LARGEST_EXACT,
     MAX_TEXT,
@@ -206,7 +205,7 @@ def _page(
         "answered_by": {item.of.id: item.answered_by for item in cards if item.answered_by},
         "more_objects": more_objects,
         "columns": _columns(cards),
-        "times": timeline(_time_slices(facets)),
+        "times": _time_bars(facets),
         "groups": groups,
         "more_groups": more_groups + facets.more_facets,
         "hints": _hints(store, filter_, links) if is_empty else [],
@@ -216,21 +215,19 @@ def _page(
     }
 
 
-def _time_slices(facets: Facets) -> list[tuple[str, str, int, int]]:
+def _time_bars(facets: Facets) -> list[Bar]:
     """Return the bars over time; the bounds of estimated ones, which are not round, at a twentieth of a bar or less."""
     bins = facets.time
-    if facets.is_exact_count or len(bins) < 2:
-        return [(bin_.start, bin_.end, bin_.count, 0) for bin_ in bins]
-    bounds = [datetime.fromisoformat(bin_.start) for bin_ in bins]
-    end = datetime.fromisoformat(bins[-1].end)
-    unit_s = max((unit for unit in _BOUND_UNITS_S if unit <= (end - bounds[0]).total_seconds() / len(bins) / _BOUND_SHARE), default=0)  # fmt: skip
-    if not unit_s:
-        return [(bin_.start, bin_.end, bin_.count, 0) for bin_ in bins]
-    seconds = [*(at.timestamp() // unit_s for at in bounds), -(-end.timestamp() // unit_s)]
-    texts = [timestamp_text(int(second * unit_s * 1000)) for second in seconds]
+    bounds = [bin_.start for bin_ in bins] + [bin_.end for bin_ in bins[-1:]]
+    if len(bins) > 1 and not facets.is_exact_count:
+        *starts_s, end_s = (datetime.fromisoformat(bound).timestamp() for bound in bounds)
+        most_s = (end_s - starts_s[0]) / len(bins) / _BOUND_SHARE
+        if unit_s := max((unit for unit in _BOUND_UNITS_S if unit <= most_s), default=0):
+            units = [*(start // unit_s for start in starts_s), -(-end_s // unit_s)]
+            bounds = [timestamp_text(int(unit * unit_s * 1000)) for unit in units]
     return [
-        (start, stop, bin_.count, 0)
-        for start, stop, bin_ in zip(texts, texts[1:], bins, strict=False)
+        Bar(start, end, bin_.count)
+        for start, end, bin_ in zip(bounds, bounds[1:], bins, strict=False)
     ]
 
 
@@ -465,8 +462,9 @@ def inferences_page(services: Services, store: ConsoleStore) -> None:
             content = read_inferences(inferences, filter_, links, reports)
             if content["problem"] and (meant := only_meaning(filter_.line, content["meant"])):
                 return redirect(meant.link)
-            html = frame.html(
+            return frame.page(
                 "inferences",
+                status=content["problem"].status if content["problem"] else 200,
                 page="inferences",
                 title="Inferences",
                 query=filter_.line,
@@ -476,20 +474,12 @@ def inferences_page(services: Services, store: ConsoleStore) -> None:
                 filter_example=content.get("example", ""),
                 links_=links,
                 to_bin=partial(_bin_link, links),
-                order=filter_.order,
-                order_option=filter_.options.get("order"),
-                to_label=frame.link("/console/label", q=filter_.line)
-                if opens(current_caller(), "annotate")
-                else "",
-                view_option=filter_.view,
-                may_save_view=opens(current_caller(), "annotate"),
-                may_evaluate=opens(current_caller(), "monitor"),
+                filter_=filter_,
                 export_formats=EXPORT_FORMATS,
                 annotated=ANNOTATED,
                 most_tagged=MOST_TAGGED,
-                to_time=lambda bar: links.between("ts", bar.start, bar.end),
+                to_time=partial(links.between, "ts"),
                 times=time_links(links, datetime.now(UTC).date()),
             )
-            return page_response(html, content["problem"].status if content["problem"] else 200)
 
         return await store.queries.run(request, show)

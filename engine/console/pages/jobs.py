@@ -5,10 +5,9 @@ from litestar import Response
 from litestar.params import FromPath
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.console.frame import PageRequest, opens, redirect
+from quadriga.engine.console.frame import PageRequest, redirect
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.report.saved import REPORT_FILE
-from quadriga.proto.request import current_caller
 from quadriga.store.jobs.jobs import ENDED
 
 SHOWN = 200
@@ -49,7 +48,6 @@ def job_pages(services: Services, store: ConsoleStore) -> None:
             parameters=parameters.decode(),
             report_file=REPORT_FILE,
             is_running=job.state not in ENDED,
-            can_cancel=job.state not in ENDED and opens(current_caller(), "monitor"),
         )
 
     @services.form("/console/jobs/{job_id:str}/cancel", "monitor")

@@ -4,6 +4,7 @@ import time
 from typing import get_args
 
 from litestar import Response
+from litestar.datastructures import MultiDict
 from litestar.params import FromPath, RawBody
 
 from quadriga.engine.api.access import caller_scope, check_sees_everything
@@ -13,7 +14,6 @@ from quadriga.engine.console.frame import (
     form_fields,
     problems_of,
     redirect,
-    single_field,
     wants_page,
 )
 from quadriga.engine.console.services import ConsoleStore, Services
@@ -38,7 +38,7 @@ def key_pages(services: Services, store: ConsoleStore) -> None:
     frame = services.frame
     database_url = services.settings.database_url
 
-    def page(fields: dict[str, list[str]], error: QueryError | None = None) -> Response[bytes]:
+    def page(fields: MultiDict[str], error: QueryError | None = None) -> Response[bytes]:
         """Return the page of all keys, the newest first, with what was typed into its form."""
         with store.inferences.within(caller_scope()).snapshot() as connection:
             keys = read_keys(connection)
@@ -54,15 +54,13 @@ def key_pages(services: Services, store: ConsoleStore) -> None:
             time_text=lambda at_ms: timestamp_text(at_ms) if at_ms else "",
             all_roles=get_args(Role),
             max_days=MAX_DAYS,
-            may_change=may_change_keys(),
-            own_id=current_caller().key_id,
         )
 
     @services.page("/console/keys", "admin")
     def show_keys() -> Response[bytes]:
         """Show all keys, the newest first."""
         check_sees_everything("the keys are")
-        return page({})
+        return page(MultiDict())
 
     @services.form("/console/keys/new", "admin", status=200, request_max_body_size=_MAX_FORM_BYTES)
     def make_key(request: PageRequest, body: RawBody) -> Response[bytes]:
@@ -100,28 +98,23 @@ def key_pages(services: Services, store: ConsoleStore) -> None:
         return redirect(frame.link("/console/keys"))
 
 
-def may_change_keys() -> bool:
-    """Check whether the caller may change keys here, as far as its rights go."""
-    return current_caller() is not ANYBODY
-
-
 def _check_may_change() -> None:
     """Return if the caller may change keys: where nobody needs one, the first is made on the server's machine."""
     check_sees_everything("the keys are")
-    if not may_change_keys():
+    if current_caller() is ANYBODY:
         raise Forbidden("expected a caller with a key: the first is made by quadriga keys create")
 
 
-def _read_form(fields: dict[str, list[str]]) -> tuple[str, list[str], str, int | None]:
+def _read_form(fields: MultiDict[str]) -> tuple[str, list[str], str, int | None]:
     """Return name, roles, team and days until the end, None for never, or raise a `QueryError`."""
-    name, team, days = (single_field(fields, field) for field in ("name", "team", "days"))
+    name, team, days = (fields.get(field, "") for field in ("name", "team", "days"))
     if len(name) > MAX_NAME or not name.isprintable():
         raise FieldProblem("name", f"expected a name of at most {MAX_NAME} printable characters")
     try:
         check_team(team)
     except StoreError as error:
         raise FieldProblem("team", str(error)) from error
-    roles = list(dict.fromkeys(fields.get("role", [])))
+    roles = list(dict.fromkeys(fields.getall("role", [])))
     if not roles or not set(roles) <= set(get_args(Role)):
         raise FieldProblem("role", f"expected at least one role of {', '.join(get_args(Role))}")
     if not days:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from litestar import Response
 
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import card
@@ -24,7 +25,7 @@ from quadriga.engine.console.filter_line import (
     meant_lines,
     parts,
 )
-from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
+from quadriga.engine.console.frame import Frame, PageRequest, redirect
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.report.metric_texts import format_interval, format_number
 from quadriga.store.browsing.label_queue import (
@@ -56,41 +57,39 @@ def label_pages(services: Services, store: ConsoleStore) -> None:
             return redirect(links_of(frame, filter_, place))
         links = FilterLinks(filter_, frame.link, INFERENCES_PATH)
         stays = FilterLinks(filter_, partial(_queue_link, frame, place), PATH)
-        of_filter: dict[str, Any] = {
-            "page": "label",
-            "title": "Label next",
-            "query": filter_.line,
-            "chips": stays.chips(),
-            "filter_path": PATH,
-            "filter_options": {
-                name: value for name, value in _kept_options(place).items() if value
-            },
-        }
 
-        def show(store: InferenceReader) -> tuple[str, int]:
-            listed = _read_queue(store, filter_)
+        def show(inferences: InferenceReader) -> Response[bytes]:
+            listed = _read_queue(inferences, filter_)
+            content: dict[str, Any] = {"problem": None}
             if isinstance(listed, Problem):
-                meant = meant_lines(store, filter_.line, stays)
-                html = frame.html("label_problem", problem=listed, meant=meant, **of_filter)
-                return html, listed.status
-            html = frame.html(
-                "label",
-                **of_filter,
-                rows=[
-                    (card(store.get(queued.id)), links.inference(queued.id), queued)
+                reports = store.reports.within(caller_scope())
+                meant = meant_lines(inferences, filter_.line, stays, reports)
+                content = {"problem": listed, "status": listed.status, "meant": meant}
+            else:
+                content["listed"] = listed
+                content["rows"] = [
+                    (card(inferences.get(queued.id)), links.inference(queued.id), queued)
                     for queued in listed.inferences
-                ],
-                listed=listed,
+                ]
+            return frame.page(
+                "label",
+                page="label",
+                title="Label next",
+                query=filter_.line,
+                chips=stays.chips(),
+                filter_path=PATH,
+                filter_options={
+                    name: value for name, value in _kept_options(place).items() if value
+                },
                 place=place,
                 bound=CONSIDERED,
-                first=links.inference(listed.inferences[0].id) if listed.inferences else "",
                 orders=[(by, links_of(frame, filter_, place, by=by)) for by in QUEUE_ORDERS],
                 to_list=links.current(),
                 expected=expected_interval(models(), filter_.line, place.target - place.done),
+                **content,
             )
-            return html, 200
 
-        return page_response(*await queries.run(request, show))
+        return await queries.run(request, show)
 
     @services.page(f"{PATH}/next", "annotate")
     async def show_next(request: PageRequest) -> Response[bytes]:

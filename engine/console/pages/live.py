@@ -6,6 +6,7 @@ from typing import Any
 
 from litestar import Response
 
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.api.stored.tail import TAIL_PATH
 from quadriga.engine.console.cards import card
@@ -17,8 +18,9 @@ from quadriga.engine.console.filter_line import (
     meant_lines,
     only_meaning,
 )
-from quadriga.engine.console.frame import PageRequest, page_response, redirect
+from quadriga.engine.console.frame import PageRequest, redirect
 from quadriga.engine.console.services import ConsoleStore, Services
+from quadriga.monitor.report.saved import ReportStore
 from quadriga.store.browsing.arrivals import settled
 from quadriga.store.maintenance.aggregates import AggregateRequest, aggregate
 from quadriga.store.query.inferences import InferenceReader
@@ -33,7 +35,13 @@ NEWEST = 50
 _MINUTE_MS = 60_000
 
 
-def read_live(store: InferenceReader, line: str, links: FilterLinks, now_ms: int) -> dict[str, Any]:
+def read_live(
+    store: InferenceReader,
+    line: str,
+    links: FilterLinks,
+    now_ms: int,
+    reports: ReportStore | None = None,
+) -> dict[str, Any]:
     """Read the content of the page.
 
     Args:
@@ -41,10 +49,11 @@ def read_live(store: InferenceReader, line: str, links: FilterLinks, now_ms: int
         line: The filter.
         links: Makes the links of the page.
         now_ms: Milliseconds since 1970.
+        reports: The reports that the caller may see, for what evaluations find.
     """
     problem = check(line)
     if problem is not None:
-        return {"problem": problem, "meant": meant_lines(store, line, links)}
+        return {"problem": problem, "meant": meant_lines(store, line, links, reports)}
     # Before the newest are read: the script knows which it has already.
     after = settled(store, now_ms)
     try:
@@ -86,12 +95,14 @@ def live_page(services: Services, store: ConsoleStore) -> None:
         if not filter_.is_canonical:
             return redirect(links.to(filter_.line))
 
-        def show(store: InferenceReader) -> Response[bytes]:
-            content = read_live(store, filter_.line, links, now_ms=time.time_ns() // 1_000_000)
+        def show(inferences: InferenceReader) -> Response[bytes]:
+            reports, now_ms = store.reports.within(caller_scope()), time.time_ns() // 1_000_000
+            content = read_live(inferences, filter_.line, links, now_ms, reports)
             if content["problem"] and (meant := only_meaning(filter_.line, content["meant"])):
                 return redirect(meant.link)
-            html = frame.html(
+            return frame.page(
                 "live",
+                status=content["problem"].status if content["problem"] else 200,
                 page="live",
                 title="Live",
                 query=filter_.line,
@@ -102,6 +113,5 @@ def live_page(services: Services, store: ConsoleStore) -> None:
                 tail_path=frame.base + TAIL_PATH,
                 newest=NEWEST,
             )
-            return page_response(html, content["problem"].status if content["problem"] else 200)
 
         return await queries.run(request, show)

@@ -1,5 +1,6 @@
 """Pages of models: all of them, and one with its versions, labels and what its monitoring last said."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from urllib.parse import quote
@@ -13,22 +14,15 @@ from quadriga.engine.console.frame import (
     Frame,
     PageRequest,
     form_fields,
-    opens,
     problems_of,
     redirect,
-    single_field,
     wants_page,
 )
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.serving.traffic import MAX_KEY_CHARACTERS, TrafficRule
-from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import InvalidRequest, NotFound
-from quadriga.proto.request import current_caller
 from quadriga.quoting import quoted
 from quadriga.store.records.errors import QueryError
-
-_SCORED = ("OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION", "IMAGE_SEGMENTATION")
-"""Tasks that take a lowest score."""
 
 
 def model_pages(services: Services, store: ConsoleStore | None) -> None:
@@ -43,7 +37,6 @@ def model_pages(services: Services, store: ConsoleStore | None) -> None:
             page="models",
             title="Models",
             models=models(),
-            has_store=frame.has_store,
         )
 
     @services.page("/console/models/{name:str}")
@@ -56,18 +49,12 @@ def model_pages(services: Services, store: ConsoleStore | None) -> None:
         if store is not None and any(version.state for version in entry.versions):
             with suppress(NotFound):  # it was removed at this moment
                 state = services.traffic.show(entry.name)
-        caller = current_caller()
-        is_ready = any(version.state == "READY" for version in entry.versions)
         return frame.page(
             "model",
             page="models",
             title=entry.name,
             m=entry,
-            has_store=frame.has_store,
             traffic=state,
-            may_try=is_ready and entry.task is not None and opens(caller, "infer"),
-            has_score=entry.task in _SCORED,
-            needs_key=caller is not ANYBODY,
             server=server_url(request, frame.public_url),
         )
 
@@ -83,22 +70,20 @@ def traffic_pages(services: Services) -> None:
     form = partial(services.form, request_max_body_size=_MAX_FORM_BYTES)
 
     def page(
-        name: str, fields: dict[str, list[str]], error: Exception | None = None
+        name: str, fields: Mapping[str, str], error: Exception | None = None
     ) -> Response[bytes]:
         """Return the page of the shares, with what was typed into its form."""
         state = control.show(name)
-        typed = {field: values[0] for field, values in fields.items()}
         stored = {f"{_SHARE}{version}": _percent(share) for version, share in state.shares.items()}
         return frame.page(
             "traffic",
             status=200 if error is None else 400,
             page="models",
-            values=typed or {**stored, "sticky_by": state.sticky_by or ""},
+            values=fields or {**stored, "sticky_by": state.sticky_by or ""},
             problems=problems_of(error),
             title=f"Traffic of {state.model}",
             s=state,
             percent=_percent,
-            may_operate=opens(current_caller(), "operate"),
         )
 
     @services.page("/console/models/{name:str}/traffic")
@@ -120,7 +105,7 @@ def traffic_pages(services: Services) -> None:
     @form("/console/models/{name:str}/traffic/promote", "operate")
     def promote_version(name: FromPath[str], body: RawBody) -> Response[bytes]:
         """Let one version answer all, and show it."""
-        version = single_field(form_fields(body), "version")
+        version = form_fields(body).get("version", "")
         return _shown(frame, control.promote(name, version))
 
     @form("/console/models/{name:str}/traffic/reset", "operate")
@@ -133,20 +118,20 @@ def _shown(frame: Frame, state: TrafficState) -> Response[bytes]:
     return redirect(frame.link(f"/console/models/{quote(state.model, safe='')}/traffic"))
 
 
-def _rule_of_form(fields: dict[str, list[str]]) -> TrafficRule:
+def _rule_of_form(fields: Mapping[str, str]) -> TrafficRule:
     """Return the rule that a form describes, with shares in percent.
 
     Raises:
         QueryError: A share is no number.
     """
     shares = {
-        name.removeprefix(_SHARE): _share(values[0])
-        for name, values in fields.items()
+        name.removeprefix(_SHARE): _share(value)
+        for name, value in fields.items()
         if name.startswith(_SHARE)
     }
     if not any(shares.values()):
         shares = {}
-    return TrafficRule(shares, single_field(fields, "sticky_by") or None)
+    return TrafficRule(shares, fields.get("sticky_by", "") or None)
 
 
 def _share(percent: str) -> float:

@@ -1,27 +1,25 @@
 """The overview: what is served, how it goes, what changed, and what arrived just now."""
 
 import asyncio
-import shlex
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 from litestar import Response
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.models import ModelEntry, ModelVersion
+from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.session_cookies import server_url
 from quadriga.engine.console.cards import Card, card, told_apart
-from quadriga.engine.console.charts import line, timeline
-from quadriga.engine.console.frame import PageRequest, page_response
+from quadriga.engine.console.charts import Bar, line
+from quadriga.engine.console.frame import PageRequest
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.report.drift_texts import headline
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
-from quadriga.proto.access import ANYBODY
-from quadriga.proto.request import current_caller
 from quadriga.store.maintenance.aggregates import AggregateRequest, Metric, aggregate
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
@@ -36,37 +34,8 @@ _JOBS = 5
 _SPARK_WIDTH, _SPARK_HEIGHT = 72, 22
 _DAY: Any = {"ts": {"ge": "-24h"}}
 _DAY_BEFORE: Any = {"ts": {"ge": "-48h", "lt": "-24h"}}
-_NOTHING = {"count": 0, "error_rate": None, "latency_p95": None}
 _COUNTS: list[Metric] = ["count", "error_rate"]
 _LATENCIES: list[Metric] = ["count", "error_rate", "latency_p50", "latency_p95"]
-
-
-class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A model in the table."""
-
-    entry: ModelEntry
-    version: ModelVersion | None
-    """The version that answers, or the first one."""
-    day: dict[str, Any]
-    """Count, error rate and latency of the last 24 hours."""
-    line: str
-
-
-def image_command(url: str, entries: list[ModelEntry], *, needs_key: bool) -> tuple[str, str]:
-    """Return a shell command that sends an image file to the first model that is ready, and the model; empty without one.
-
-    Args:
-        url: URL of the server, without a slash at its end.
-        entries: The models.
-        needs_key: Whether requests need a key.
-    """
-    model = next((e.name for e in entries if any(v.state == "READY" for v in e.versions)), "")
-    if not model:
-        return "", ""
-    path = "/infer" if len(entries) == 1 else f"/api/serve/serve-model-{model}-pred/infer"
-    key = " \\\n  -H 'Authorization: Bearer YOUR-KEY'" if needs_key else ""
-    command = f"curl {shlex.quote(url + path)} -H 'Content-Type: image/jpeg' \\\n  --data-binary @image.jpg{key}"
-    return command, model
 
 
 def read_overview(
@@ -93,7 +62,7 @@ def read_overview(
         newest = told_apart([card(inference) for inference in page.inferences])
     return {
         "day": day,
-        "rows": [_row(entry, day) for entry in entries],
+        "entries": entries,
         "changed": changed,
         "alarm": _alarm(changed, reports),
         "stored": sum(entry.inferences for entry in entries),
@@ -131,9 +100,12 @@ def _last_day(store: InferenceReader) -> dict[str, Any]:
     return {
         "total": total,
         "before": before["count"],
-        "bars": timeline(
-            [(s, e, counts[s], round(failures[s])) for s, e in zip(starts, ends, strict=True)]
-        ),
+        "bars": [
+            Bar(start, end, n, round(failed))
+            for start, end, n, failed in zip(
+                starts, ends, counts.values(), failures.values(), strict=True
+            )
+        ],
         "line": _spark(counts.values()),
         "by_model": {group["model"]: group for group in latencies},
         "lines": {model: _spark(of_model.values()) for model, of_model in of_models.items()},
@@ -154,17 +126,6 @@ def _spark(values: Iterable[float]) -> str:
     return line(hours, _SPARK_WIDTH, _SPARK_HEIGHT)
 
 
-def _row(entry: ModelEntry, day: dict[str, Any]) -> ModelRow:
-    served = [version for version in entry.versions if version.state is not None]
-    ready = [version for version in served if version.state == "READY"]
-    return ModelRow(
-        entry=entry,
-        version=next(iter([*ready, *served, *entry.versions]), None),
-        day=day["by_model"].get(entry.name, _NOTHING),
-        line=day["lines"].get(entry.name, ""),
-    )
-
-
 def overview_page(services: Services, store: ConsoleStore | None) -> None:
     """Register the handler of the first page; `store` is None where nothing is stored."""
     frame = services.frame
@@ -173,32 +134,26 @@ def overview_page(services: Services, store: ConsoleStore | None) -> None:
     async def show_overview(request: PageRequest) -> Response[bytes]:
         """Show what is served, how it goes, what changed, and what arrived just now."""
 
-        def show(inferences: InferenceReader | None) -> str:
+        def show(inferences: InferenceReader | None) -> Response[bytes]:
             entries = services.models(is_brief=True)
             jobs = store.jobs.within(caller_scope()).all() if store else []
             reports = store.reports.within(caller_scope()) if store else None
-            needs_key = current_caller() is not ANYBODY
-            overview = read_overview(inferences, entries, reports=reports)
-            command, model = "", ""
-            if not overview["stored"]:
-                url = server_url(request, frame.public_url)
-                command, model = image_command(url, entries, needs_key=needs_key)
-            return frame.html(
+            return frame.page(
                 "overview",
                 page="overview",
                 title="Overview",
                 jobs=jobs[:_JOBS],
-                **overview,
-                has_store=store is not None,
-                command=command,
-                command_model=model,
-                needs_key=needs_key,
+                **read_overview(inferences, entries, reports=reports),
+                server=partial(server_url, request, frame.public_url),
+                ready_model=next(
+                    (e.name for e in entries if any(v.state == "READY" for v in e.versions)), ""
+                ),
                 bar_minutes=BAR_MINUTES,
-                to_time=lambda bar: frame.link(
-                    "/console/inferences", q=f"ts=ge:{bar.start} & ts=lt:{bar.end}"
+                to_time=lambda start, end: frame.link(
+                    "/console/inferences", q=f"ts=ge:{start} & ts=lt:{end}"
                 ),
             )
 
         if store is None:
-            return page_response(await asyncio.to_thread(show, None))
-        return page_response(await store.queries.run(request, show))
+            return await asyncio.to_thread(show, None)
+        return await store.queries.run(request, show)

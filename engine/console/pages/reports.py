@@ -22,7 +22,7 @@ from quadriga.engine.console.filter_line import (
     outcome_line,
     window_filter,
 )
-from quadriga.engine.console.frame import Frame, PageRequest, opens
+from quadriga.engine.console.frame import PAGE_HEADERS, Frame, PageRequest
 from quadriga.engine.console.pages.drift_report import (
     images_behind,
     label_comparison,
@@ -37,11 +37,9 @@ from quadriga.monitor.report.gallery import Picture, Pictures, ShownImage, shown
 from quadriga.monitor.report.page import cell_count, counted_unit, page_content
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Confusion, Report, Signal, Slice
-from quadriga.proto.request import current_caller
 from quadriga.store.blobs.thumbnails import WIDTHS
 from quadriga.store.query.inferences import InferenceReader, Page
 from quadriga.store.records.errors import (
-    JSON_ERRORS,
     DamagedError,
     NotFoundError,
     NotReadyError,
@@ -54,7 +52,6 @@ REPORTS_PATH = "/console/reports"
 SHOWN = 200
 """Reports of a page of the list."""
 _IMAGES = 48
-_decoder = msgspec.json.Decoder(Report)
 _UNREADABLE = "This report cannot be read: its file is damaged, or a newer version wrote it."
 
 
@@ -81,7 +78,39 @@ def report_pages(services: Services, store: ConsoleStore) -> None:
     def show_report(report_id: FromPath[str]) -> Response[bytes]:
         """Show the numbers of one report."""
         scope = caller_scope()
-        return _report_page(frame, report_id, reports.within(scope), inferences.within(scope))
+        stored = reports.within(scope)
+        try:
+            report = stored.decode(report_id, Report)
+        except DamagedError:  # the log has it from the list of reports
+            return frame.page(
+                "message",
+                status=500,
+                page="reports",
+                title="Something went wrong",
+                sentences=[_UNREADABLE],
+                details="",
+                request_id="",
+            )
+        is_drift, data = report.kind == "drift", report.data
+        window, before = (
+            window_filter(report.model, side) for side in (data.current, data.baseline)
+        )
+        worst = None if is_drift else metric_texts.worst_slice(report)
+        targets = ReportTargets(frame, report, report_id)
+        content = page_content(report, stored_pictures(frame, report, inferences.within(scope)))
+        return frame.page(
+            "report",
+            page="reports",
+            title=content["headline"] or drift_texts.verdict(report) or report.task,
+            report_id=report_id,
+            images_line=window.line if is_drift else _with_truth(window.line),
+            baseline_line=before.line,
+            links_are_whole=window.is_whole and before.is_whole,
+            worst_link="" if worst is None else targets.slice(worst),
+            acknowledged=read_acknowledgement(stored, report_id) if is_drift else None,
+            targets=targets,
+            **content,
+        )
 
     @services.page(REPORTS_PATH + "/{report_id:str}/images")
     def show_cell(report_id: FromPath[str], request: PageRequest) -> Response[bytes]:
@@ -101,7 +130,6 @@ def report_pages(services: Services, store: ConsoleStore) -> None:
             counts=_cell_counts(stored, report_id, cells, page),
             cards_=told_apart([card(inference) for inference in page.inferences]),
             cursor=page.cursor,
-            to_list=cell_list_link(frame, report_id, cells),
         )
 
     @services.page(REPORTS_PATH + "/{report_id:str}/page")
@@ -141,43 +169,11 @@ def _with_truth(line: str) -> str:
     return joined([line, comparison_text("ground_truth", True, "exists"), f"!{rejected}"])
 
 
-def _compare_links(frame: Frame, report: Report) -> list[tuple[str, str]]:
-    """Return name and link of each model that an evaluation has compared, where both are of one version."""
-    own, line = report.model, report.data.current.filter or ""
-    return [
-        (
-            f"{other.name} {other.version}",
-            frame.link(
-                "/console/compare",
-                a=f"{other.name}:{other.version}",
-                b=f"{own.name}:{own.version}",
-                q=line,
-            ),
-        )
-        for other in (comparison.model for comparison in report.comparisons)
-        if isinstance(line, str) and not any("," in model.version for model in (own, other))
-    ]
-
-
-def cell_list_link(frame: Frame, report_id: str, cells: CellRequest) -> str:
-    """Return the link to the page of inferences that finds those of a cell."""
-    labels = (("truth", cells.truth), ("predicted", cells.predicted))
-    line = joined(
-        [
-            comparison_text("report", report_id),
-            *(comparison_text(field, label) for field, label in labels if label is not None),
-        ]
-    )
-    return frame.link("/console/inferences", q=line)
-
-
 PRINT_HEADERS = {
+    **PAGE_HEADERS,
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; "
     "sandbox allow-same-origin allow-popups allow-popups-to-escape-sandbox",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
-    "Cache-Control": "no-store",
 }
 """Headers of the page: parts of it come from clients, so a browser may not run or fetch anything. Its links are those of this
 origin, as else they would come without the cookie of the session."""
@@ -213,45 +209,6 @@ def with_links(page: bytes, report_id: str, url: str) -> bytes:
 
 def _link(console_path: bytes, match: re.Match[bytes]) -> bytes:
     return b'<a href="%s/%s">' % (console_path, match[1])
-
-
-def _report_page(
-    frame: Frame, report_id: str, stored: ReportStore, inferences: InferenceReader
-) -> Response[bytes]:
-    """Return the page of one report, or one that says that it cannot be read."""
-    try:
-        report = _decoder.decode(stored.read(report_id))
-    except JSON_ERRORS:  # the log has it from the list of reports
-        return frame.page(
-            "message",
-            status=500,
-            page="reports",
-            title="Something went wrong",
-            sentences=[_UNREADABLE],
-            details="",
-            request_id="",
-        )
-    is_drift, data = report.kind == "drift", report.data
-    window, before = (window_filter(report.model, side) for side in (data.current, data.baseline))
-    worst = None if is_drift else metric_texts.worst_slice(report)
-    targets = ReportTargets(frame, report, report_id)
-    content = page_content(report, stored_pictures(frame, report, inferences))
-    return frame.page(
-        "report",
-        page="reports",
-        title=content["headline"] or drift_texts.verdict(report) or report.task,
-        report_id=report_id,
-        is_moved=report.status == "drift" or bool(drift_texts.undecided_signals(report)),
-        images_line=window.line if is_drift else _with_truth(window.line),
-        baseline_line=before.line,
-        links_are_whole=window.is_whole and before.is_whole,
-        worst_link="" if worst is None else targets.slice(worst),
-        acknowledged=read_acknowledgement(stored, report_id) if is_drift else None,
-        may_monitor=opens(current_caller(), "monitor"),
-        beside=_compare_links(frame, report),
-        targets=targets,
-        **content,
-    )
 
 
 class ReportTargets:

@@ -1,6 +1,6 @@
 """Page with the forms that start an evaluation or a drift comparison, and the handler that starts an export."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
@@ -26,9 +26,9 @@ from quadriga.engine.console.frame import (
     FieldProblem,
     PageRequest,
     form_fields,
+    one_of,
     problems_of,
     redirect,
-    single_field,
     wants_page,
 )
 from quadriga.engine.console.services import ConsoleStore, Services
@@ -107,17 +107,17 @@ def start_forms(services: Services, store: ConsoleStore) -> None:
         )
 
     def start(
-        kind: str, request: PageRequest, body: bytes, begin: Callable[[dict[str, list[str]]], str]
+        kind: str, request: PageRequest, body: bytes, begin: Callable[[Mapping[str, str]], str]
     ) -> Response[bytes]:
         """Begin the job of a form and lead to it, or show the form again with what is wrong."""
         fields = form_fields(body)
         try:
-            check_filter(single_field(fields, "q"))
+            check_filter(fields.get("q", ""))
             return redirect(frame.link(f"/console/jobs/{begin(fields)}", then="report"))
         except (QueryError, NotFoundError) as error:
             if not wants_page(request):
                 raise
-            return form(kind, {name: single_field(fields, name) for name in _FIELDS}, error)
+            return form(kind, {name: fields.get(name, "") for name in _FIELDS}, error)
 
     @services.page(PATH, "monitor")
     def show_form(request: PageRequest) -> Response[bytes]:
@@ -129,7 +129,7 @@ def start_forms(services: Services, store: ConsoleStore) -> None:
     def compare_times(request: PageRequest, body: RawBody) -> Response[bytes]:
         """Compare a period of a model with the one before it, or with a baseline."""
 
-        def begin(fields: dict[str, list[str]]) -> str:
+        def begin(fields: Mapping[str, str]) -> str:
             parameters = drift_parameters(fields, datetime.now(UTC))
             job = drift.within(caller_scope()).submit(msgspec.json.encode(parameters))
             note_target(job.id)
@@ -141,14 +141,14 @@ def start_forms(services: Services, store: ConsoleStore) -> None:
     def evaluate_one(request: PageRequest, body: RawBody) -> Response[bytes]:
         """Evaluate one version of a model on what a filter finds."""
 
-        def begin(fields: dict[str, list[str]]) -> str:
-            name, _, version = single_field(fields, "model").partition(":")
+        def begin(fields: Mapping[str, str]) -> str:
+            name, _, version = fields.get("model", "").partition(":")
             if not name or not version:
                 raise FieldProblem("model", "expected a model and its version, as name:version")
             parameters = EvaluationParameters(
                 name,
                 version,
-                where=single_field(fields, "q") or None,
+                where=fields.get("q", "") or None,
                 by=[_slice_name(key) for key in _slice_keys(fields)],
             )
             check_parameters(parameters)
@@ -161,7 +161,7 @@ def start_forms(services: Services, store: ConsoleStore) -> None:
     def export_found(body: RawBody) -> Response[bytes]:
         """Export what a filter finds."""
         fields = form_fields(body)
-        check_filter(single_field(fields, "q"))
+        check_filter(fields.get("q", ""))
         job = begin_export(jobs, inferences, export_parameters(fields))
         return redirect(frame.link(f"/console/jobs/{job.id}"))
 
@@ -304,9 +304,7 @@ def _counts(
     with suppress(StoreError):
         line = values["q"]
         if kind == "drift":
-            start, end = _period(
-                {name: [value] for name, value in values.items()}, datetime.now(UTC)
-            )
+            start, end = _period(values, datetime.now(UTC))
             line = joined(
                 [
                     *([as_part(line)] if line else []),
@@ -354,8 +352,8 @@ def _check_has_truth(store: InferenceReader, parameters: EvaluationParameters) -
             )
 
 
-def _slice_keys(fields: dict[str, list[str]]) -> list[str]:
-    keys = (key.strip() for key in single_field(fields, "by").split(","))
+def _slice_keys(fields: Mapping[str, str]) -> list[str]:
+    keys = (key.strip() for key in fields.get("by", "").split(","))
     return list(dict.fromkeys(filter(None, keys)))
 
 
@@ -364,15 +362,15 @@ def _slice_name(key: str) -> str:
     return key if key in TIME_SLICES or key.startswith("meta.") else f"meta.{key}"
 
 
-def drift_parameters(fields: dict[str, list[str]], now: datetime) -> DriftParameters:
+def drift_parameters(fields: Mapping[str, str], now: datetime) -> DriftParameters:
     """Return what a form asks to compare, or raise a `QueryError`."""
-    model, _, version = single_field(fields, "model").partition(":")
+    model, _, version = fields.get("model", "").partition(":")
     if not model:
         raise FieldProblem("model", "expected a model to compare")
-    where = single_field(fields, "q") or None
+    where = fields.get("q", "") or None
     start, end = _period(fields, now)
-    choice, _, name = single_field(fields, "before").partition(":")
-    _one_of(choice, ("previous", "baseline"), "before")
+    choice, _, name = fields.get("before", "").partition(":")
+    one_of(choice, ("previous", "baseline"), "before")
     before: str | StoredWindow = name
     if choice == "previous":
         try:
@@ -396,12 +394,12 @@ def drift_parameters(fields: dict[str, list[str]], now: datetime) -> DriftParame
     )
 
 
-def export_parameters(fields: dict[str, list[str]]) -> ExportParameters:
+def export_parameters(fields: Mapping[str, str]) -> ExportParameters:
     """Return what a form asks to export, without splits, or raise a `QueryError`."""
-    format_ = _one_of(single_field(fields, "format"), EXPORT_FORMATS, "format")
-    annotations = _one_of(single_field(fields, "annotations"), ANNOTATED, "annotations")
+    format_ = one_of(fields.get("format", ""), EXPORT_FORMATS, "format")
+    annotations = one_of(fields.get("annotations", ""), ANNOTATED, "annotations")
     parameters = ExportParameters(
-        single_field(fields, "q") or None,
+        fields.get("q", "") or None,
         format_,  # type: ignore[arg-type]  # one of its values
         annotations=annotations,  # type: ignore[arg-type]
     )
@@ -409,25 +407,17 @@ def export_parameters(fields: dict[str, list[str]]) -> ExportParameters:
     return parameters
 
 
-def _one_of(value: str, allowed: tuple[str, ...], name: str) -> str:
-    if value not in allowed:
-        raise FieldProblem(
-            name, f"expected {name} to be one of {', '.join(allowed)}, got {quoted(value, 40)}"
-        )
-    return value
-
-
-def _period(fields: dict[str, list[str]], now: datetime) -> tuple[datetime, datetime]:
+def _period(fields: Mapping[str, str], now: datetime) -> tuple[datetime, datetime]:
     """Return start and end of the period that a form has chosen; times of one's own count before its names, and end now without an end."""
-    period = single_field(fields, "period")
-    has_end = bool(single_field(fields, "to"))
-    if single_field(fields, "from") or has_end or period == "own":
+    period = fields.get("period", "")
+    has_end = bool(fields.get("to", ""))
+    if fields.get("from", "") or has_end or period == "own":
         start = _own_time(fields, "from", "beginning")
         end = _own_time(fields, "to", "end") if has_end else now
         if start >= end:
             raise FieldProblem("to", "expected the period to start before it ends")
         return start, end
-    _one_of(period, tuple(PERIODS), "period")
+    one_of(period, tuple(PERIODS), "period")
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     starts = {
         "day": now - timedelta(days=1),
@@ -438,9 +428,9 @@ def _period(fields: dict[str, list[str]], now: datetime) -> tuple[datetime, date
     return starts[period], now
 
 
-def _own_time(fields: dict[str, list[str]], field: str, side: str) -> datetime:
+def _own_time(fields: Mapping[str, str], field: str, side: str) -> datetime:
     """Return the beginning or end of the period, which is in UTC where it says nothing else."""
-    text = single_field(fields, field)
+    text = fields.get(field, "")
     try:
         moment = datetime.fromisoformat(text)
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)

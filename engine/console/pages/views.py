@@ -15,7 +15,6 @@ from quadriga.engine.console.frame import (
     form_fields,
     opens,
     redirect,
-    single_field,
 )
 from quadriga.engine.console.services import Services
 from quadriga.monitor.saved_views import (
@@ -47,33 +46,31 @@ def view_pages(services: Services) -> None:
         """Show the saved views of the caller's team, by name; after a change with what undoes it."""
         views = every_team.within(caller_scope())
         listed = views.all().views
-        caller = current_caller()
-        is_changed = query_string(request) == _CHANGED
         return frame.page(
             "views",
             page="views",
             title="Views",
             views=listed[:SHOWN],
             more=max(len(listed) - SHOWN, 0),
-            may_save=opens(caller, "annotate"),
-            change=views.last_change(caller.key_id) if is_changed else None,
-            removable_owner=None if opens(caller, "operate") else caller.name,
+            change=views.last_change(current_caller().key_id)
+            if query_string(request) == _CHANGED
+            else None,
         )
 
     @form("/console/views/new", "annotate")
     def keep_view(body: RawBody) -> Response[bytes]:
         """Save a filter under a name, and show the views; ask first if another one of this name is there."""
         fields = form_fields(body)
-        name = single_field(fields, "name")
+        name = fields.get("name", "")
         sent = {
-            "query": single_field(fields, "q"),
-            "order": single_field(fields, "order") or "-ts",
-            "view": single_field(fields, "view"),
+            "query": fields.get("q", ""),
+            "order": fields.get("order", "") or "-ts",
+            "view": fields.get("view", ""),
         }
         view = decode_view(msgspec.json.encode(sent))
         existing = _own_view(every_team, name)
         is_other = existing is not None and not is_same(existing, view)
-        if existing is not None and is_other and not single_field(fields, "sure"):
+        if existing is not None and is_other and not fields.get("sure", ""):
             return _question(frame, existing, view)
         save_view(every_team, name, view)
         return redirect(frame.link("/console/views") + (f"?{_CHANGED}" if is_other else ""))
@@ -82,9 +79,9 @@ def view_pages(services: Services) -> None:
     def forget_view(body: RawBody) -> Response[bytes]:
         """Remove a view, and show the others; ask first."""
         fields = form_fields(body)
-        name = single_field(fields, "name")
+        name = fields.get("name", "")
         existing = _own_view(every_team, name)
-        if existing is not None and not single_field(fields, "sure"):
+        if existing is not None and not fields.get("sure", ""):
             return _question(frame, existing, None)
         remove_view(every_team, name)
         return redirect(f"{frame.link('/console/views')}?{_CHANGED}")
@@ -113,8 +110,5 @@ def _question(frame: Frame, view: SavedView, replacement: ViewBody | None) -> Re
         page="views",
         title=f"{'Remove' if is_removal else 'Replace'} the view {view.name}?",
         view=view,
-        replacement=None if replacement is None else replacement.query,
-        order="" if replacement is None else replacement.order,
-        form="" if replacement is None else replacement.view,
-        back=frame.link("/console/views"),
+        replacement=replacement,
     )

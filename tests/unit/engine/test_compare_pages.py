@@ -351,7 +351,7 @@ def test_differences_are_said_with_their_interval_and_lead_to_their_images():
     assert rows[""].link.endswith(
         "q=model%3Dships+%26+version%3D%222%22+%26+ground_truth%3Dexists%3Atrue"
     )
-    assert quality.reach == pytest.approx(0.5)
+    assert metric_texts.difference_reach(row.metric for row in quality.rows) == pytest.approx(0.5)
     assert rows["meta.fog=true"].link.endswith("+%26+meta.fog%3Dtrue")
 
 

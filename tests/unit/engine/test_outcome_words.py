@@ -176,11 +176,12 @@ def test_the_list_of_a_cell_shows_what_the_evaluation_counts_there(settings, ser
     assert parse_qs(urlsplit(image).query)["q"] == [narrowed["square"]]
 
 
-def test_of_two_evaluated_models_the_page_asks_which(settings, server):
+@pytest.mark.parametrize("path", ["inferences", "live", "label"])
+def test_of_two_evaluated_models_the_page_asks_which(settings, server, path):
     confusion = Confusion(["star"], [[5]], misses={"star": 2})
     keep_evaluation(settings, 1, confusion, [Cell("star", None, [str(FIRST)])])
     keep_evaluation(settings, 2, confusion, [], model=ReportedModel("other", "3"))
-    page = open_page(server, "/console/inferences?q=missed")
+    page = open_page(server, f"/console/{path}?q=missed")
     assert page.status == 200
     assert "“missed” is what an evaluation finds: which one?</h2>" in page.text
     assert [words for _, words in meant(page.text)] == [

@@ -5,15 +5,13 @@ import json
 import re
 import shutil
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from msgspec.structs import replace
 
-from quadriga.engine.console.frame import Frame
+from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.pages import reports
-from quadriga.engine.console.pages.reports import cell_list_link, with_links
-from quadriga.monitor.report.cells import CellRequest
+from quadriga.engine.console.pages.reports import with_links
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.saved import PAGE_FILE, REPORT_FILE
 from quadriga.monitor.report.schema import Data, Metric, Window, Worst
@@ -41,10 +39,8 @@ REPORT = "1795610251094742221-70e8"
     ],
 )
 def test_the_filter_of_a_cell_has_its_labels_as_they_are(truth, predicted):
-    link = cell_list_link(
-        Frame("", has_store=True), REPORT, CellRequest(truth=truth, predicted=predicted)
-    )
-    (line,) = parse_qs(urlsplit(link).query)["q"]
+    cell = {"report": REPORT, "truth": truth, "predicted": predicted}
+    line = joined(comparison_text(*part) for part in cell.items() if part[1] is not None)
     expected = [None if label is None else (label,) for label in (truth, predicted)]
     assert QueryRequest(where=line).parse_filter() == ReportCells(REPORT, *expected)
 

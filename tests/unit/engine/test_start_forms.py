@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, get_args
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 import pytest
@@ -251,14 +251,14 @@ def test_the_form_says_how_much_of_the_model_with_the_most_is_in_the_period(keye
 def test_a_period_is_compared_with_the_one_of_the_same_length_before(
     fields, now_from, now_to, before_from
 ):
-    compared = drift_parameters(parse_qs(f"model=ships&before=previous&{fields}"), NOW)
+    compared = drift_parameters(dict(parse_qsl(f"model=ships&before=previous&{fields}")), NOW)
     start, end = (f"{moment}:00.000Z" for moment in (now_from, now_to))
     assert (compared.start, compared.end) == (start, end)
     assert compared.baseline == StoredWindow(f"{before_from}:00.000Z", start)
 
 
 def test_a_period_is_compared_with_a_baseline_by_its_name():
-    fields = parse_qs("model=ships&period=day&before=baseline:spring")
+    fields = dict(parse_qsl("model=ships&period=day&before=baseline:spring"))
     assert drift_parameters(fields, NOW).baseline == "spring"
 
 
@@ -274,7 +274,7 @@ def test_a_period_is_compared_with_a_baseline_by_its_name():
     ],
 )
 def test_both_sides_are_of_the_version_and_the_filter_that_were_chosen(fields, version, where, by):
-    compared = drift_parameters(parse_qs(f"{fields}&period=day&before=previous"), NOW)
+    compared = drift_parameters(dict(parse_qsl(f"{fields}&period=day&before=previous")), NOW)
     assert (compared.model, compared.version, compared.where, compared.by) == ("ships", version, where, by)  # fmt: skip
     assert isinstance(compared.baseline, StoredWindow)
     assert (compared.baseline.version, compared.baseline.where) == (version, where)
@@ -341,7 +341,7 @@ def test_a_report_of_several_versions_says_so(keyed, settings):
 )
 def test_a_period_that_means_nothing_is_refused(fields):
     with pytest.raises(QueryError):
-        drift_parameters(parse_qs(f"model=ships&{fields}"), NOW)
+        drift_parameters(dict(parse_qsl(f"model=ships&{fields}")), NOW)
 
 
 @pytest.mark.parametrize(

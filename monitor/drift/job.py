@@ -1,4 +1,4 @@
-"""Jobs of drift reports, with the result `report.json` and its page `report.html`, and of baselines, with `baseline.json`."""
+"""Jobs of drift reports, with the result `report.json`, and of baselines, with `baseline.json`."""
 
 import msgspec
 from msgspec.structs import replace

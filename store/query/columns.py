@@ -241,17 +241,6 @@ def source_values(
     return values
 
 
-def is_input_kept(reader: InferenceReader, image: str) -> bool:
-    """Check whether an inference that the reader's scope admits keeps an image; always, if it admits everything."""
-    if reader.scope.is_everything:
-        return True
-    query = "SELECT DISTINCT model_id FROM inference WHERE input_hash = ? AND input_kept = 1"
-    with reader.snapshot() as connection:
-        model_ids = [int(model_id) for (model_id,) in execute(connection, query, (image,))]
-        models = models_by_id(connection, model_ids)
-    return any(reader.scope.admits(models[id_].name, models[id_].team) for id_ in model_ids)
-
-
 def _rows(reader: InferenceReader, statement: str, ids: Collection[int]) -> list[Any]:
     """Return what a statement selects of some inferences, in the order of their ids."""
     with reader.snapshot() as connection:

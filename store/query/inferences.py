@@ -1,5 +1,6 @@
 """Reading stored inferences: pages of query results, single inferences, and their inputs."""
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.blobs.interface import KEY_PREFIX, Blobs, blob_key
+from quadriga.store.blobs.interface import KEY_PATTERN, KEY_PREFIX, Blobs, blob_key
 from quadriga.store.blobs.urls import BlobUrls
 from quadriga.store.database.database import (
     Cancellation,
@@ -93,6 +94,7 @@ _JOINS = (  # outer joins never drive
 _COLUMNS = f"{RECORD_COLUMNS}, t.annotations, t.review"
 _SELECT = f"SELECT {_COLUMNS} FROM {_JOINS} WHERE i.seq = ?"
 _FEEDBACK = "SELECT id, kind, value, comment, source FROM feedback WHERE seq = ? ORDER BY id"
+_MODELS_OF_IMAGE = "SELECT DISTINCT model_id FROM inference WHERE input_hash = ? AND input_kept = 1"
 _SELECT_ALL = f"SELECT {_COLUMNS} FROM ({{}}) AS m CROSS JOIN {_JOINS} WHERE i.seq = m.seq"
 
 MAX_SHORT_CHARACTERS = 65_536
@@ -466,6 +468,18 @@ class InferenceReader:
         if data is None:
             raise NotFoundError(f"input of {inference_id} is not available: removed since")
         return data, mime
+
+    def image(self, key: str) -> bytes | None:
+        """Return an image by its hash; None if it is no hash, or no inference that may be seen keeps the image."""
+        if re.fullmatch(KEY_PATTERN, key) is None:
+            return None
+        if not self.scope.is_everything:
+            with self._readers.snapshot() as connection:
+                rows = execute(connection, _MODELS_OF_IMAGE, (key,)).all()
+                models = models_by_id(connection, [int(model_id) for (model_id,) in rows]).values()
+            if not any(self.scope.admits(model.name, model.team) for model in models):
+                return None
+        return self._blobs.get(key)
 
     def thumbnail(self, key: str, width: int) -> bytes | None:
         """Return a kept thumbnail, as `Blobs`, of an image that the caller may see."""

@@ -180,8 +180,7 @@ def wait_for_report(client: Any, job: Any) -> ReportAndPage:
         quadriga.client.ClientError: The server does not respond, or the job ends without a report.
     """
     report_id = client.jobs.wait(job)["id"]
-    page = client.reports.page(report_id)
-    return read_report(client, report_id), lambda _: page
+    return read_report(client, report_id), lambda _: client.reports.page(report_id)
 
 
 def read_report(client: Any, report_id: str) -> Report:

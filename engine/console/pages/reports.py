@@ -105,9 +105,10 @@ def report_pages(services: Services, store: ConsoleStore) -> None:
         )
 
     @services.page(REPORTS_PATH + "/{report_id:str}/page")
-    def show_whole_report(report_id: FromPath[str]) -> Response[bytes]:
+    async def show_whole_report(report_id: FromPath[str], request: PageRequest) -> Response[bytes]:
         """Show the whole report with links to the console."""
-        stored = reports.within(caller_scope()).page(report_id)
+        report = partial(reports.within(caller_scope()).page, report_id)
+        stored = await store.queries.run(request, lambda store: report(store.image))
         page = with_links(stored, report_id, frame.public_url)
         return Response(page, media_type="text/html", headers=dict(PRINT_HEADERS))
 

@@ -47,8 +47,8 @@ from quadriga.monitor.report.schema import (
     Worst,
     provenance,
 )
-from quadriga.monitor.spans import now_text
 from quadriga.quoting import listed, near_names, quoted
+from quadriga.store.records.records import now_text
 from quadriga.tasks.arrays import Float64Array, UInt8Array
 
 _WEIGHTS_AT_ONCE = 500_000

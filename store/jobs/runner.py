@@ -18,24 +18,11 @@ from typing import IO, Any
 import msgspec
 
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.jobs.jobs import (
-    ENDED,
-    Job,
-    Jobs,
-    Progress,
-    Result,
-    now_text,
-    scope_of,
-    write_job,
-)
+from quadriga.store.jobs.jobs import ENDED, Job, Jobs, Progress, Result, scope_of, write_job
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.records.disk import folder_bytes, try_lock
-from quadriga.store.records.errors import (
-    NotFoundError,
-    StoreError,
-    full_text,
-    translate_disk_errors,
-)
+from quadriga.store.records.disk import folder_bytes, translate_disk_errors, try_lock
+from quadriga.store.records.errors import NotFoundError, StoreError, full_text
+from quadriga.store.records.records import now_text
 from quadriga.store.records.scope import Scoped
 from quadriga.store.records.spans import NoSpans, Spans
 

@@ -15,7 +15,7 @@ from quadriga.store.database.rollups import DAY, decode_counts, minute_of, rows_
 from quadriga.store.database.rows import models_by_id
 from quadriga.store.database.schema import INDEXED_CHARACTERS, KeyType
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.sql.catalog import Catalog, label_names
+from quadriga.store.query.names import Catalog, label_names
 from quadriga.store.records.records import REJECTED, ModelReference, StoredInference
 from quadriga.store.records.scope import Scope
 

@@ -55,7 +55,7 @@ def run_drift(run: JobRun) -> str:
         report = with_history(history_directory, report, parameters)
     file_name = save_report(run, report)
     if is_scheduled:
-        record_window(history_directory, report, parameters)
+        record_window(history_directory, report, parameters, traceparent=run.traceparent)
     run.log(f"{report.data.current.n} images compared: {report.status}")
     return file_name
 

@@ -301,8 +301,10 @@ class EvaluationHistory(msgspec.Struct, frozen=True):
     """What the latest window was compared with."""
 
 
-def record_window(directory: Path, report: Report, model: str, window: ScheduledWindow) -> None:
-    """Record the evaluation of a window, and queue an alert; nothing if the report is recorded already.
+def record_window(
+    directory: Path, report: Report, model: str, window: ScheduledWindow, *, traceparent: str = ""
+) -> None:
+    """Record the evaluation of a window, and queue an alert in a trace; nothing if the report is recorded already.
 
     Raises:
         OSError: A file could not be written.
@@ -323,7 +325,7 @@ def record_window(directory: Path, report: Report, model: str, window: Scheduled
     event = _alert_event(watch, entry, last_verdict)
     if event:
         outbox = Outbox(evaluation_schedules(directory))
-        outbox.queue(model, event, _alert_fields(entry))
+        outbox.queue(model, event, _alert_fields(entry), traceparent=traceparent)
     watch.last = report.id
     write_model_file(path, watch)
 

@@ -31,10 +31,13 @@ _LABEL_METRICS = ("AP", "IOU", "F1", "AveragePrecision")
 """Metrics that labels are put in order by: the first of these that the report has of labels."""
 
 
-def render_page(report: Report, image_bytes: ImageBytes) -> str:
+def render_page(report: Report, image_bytes: ImageBytes, console: str | None = None) -> str:
     """Render a report of any kind and task as an HTML page; sections without content are omitted.
 
-    `image_bytes` returns the file of an image by its hash or path, as in `Worst.image`; None if it is not stored.
+    Args:
+        report: The report.
+        image_bytes: Returns the file of an image by its hash or path, as in `Worst.image`; None if it is not stored.
+        console: URL of the console, to which links to inferences and reports lead; None for no links.
     """
     html = (
         make_environment()
@@ -43,6 +46,7 @@ def render_page(report: Report, image_bytes: ImageBytes) -> str:
             **page_content(report, embedded_pictures(image_bytes)),
             name=one_line(_name(report), 100),
             targets=None,
+            console=console,
         )
     )
     return printable(html)

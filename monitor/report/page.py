@@ -1,6 +1,7 @@
 """A report as a page: what it shows, for the console, and as one self-contained HTML file to read, print and pass on."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -39,17 +40,18 @@ def render_page(report: Report, image_bytes: ImageBytes, console: str | None = N
         image_bytes: Returns the file of an image by its hash or path, as in `Worst.image`; None if it is not stored.
         console: URL of the console, to which links to inferences and reports lead; None for no links.
     """
-    html = (
-        make_environment()
-        .get_template("page.html.jinja")
-        .render(
-            **page_content(report, embedded_pictures(image_bytes)),
-            name=one_line(_name(report), 100),
-            targets=None,
-            console=console,
-        )
+    html = _page_template().render(
+        **page_content(report, embedded_pictures(image_bytes)),
+        name=one_line(_name(report), 100),
+        targets=None,
+        console=console,
     )
     return printable(html)
+
+
+@cache
+def _page_template() -> Any:
+    return make_environment().get_template("page.html.jinja")
 
 
 def make_environment(*folders: tuple[str, str]) -> Any:

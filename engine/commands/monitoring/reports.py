@@ -37,7 +37,6 @@ from quadriga.monitor.report.schema import (
     sorted_by_effect,
 )
 from quadriga.quoting import one_line
-from quadriga.store.blobs.interface import KEY_PREFIX
 from quadriga.store.exchange.dataset_files import open_dataset_files
 from quadriga.store.jobs.jobs import Jobs
 from quadriga.store.jobs.runner import JobRun, run_here
@@ -98,7 +97,7 @@ def report_of_store(
                 _warn(str(error.strerror))
             else:
                 options.is_kept, report = True, saved
-    return report, page_writer(lambda key: blobs.get(key) if key.startswith(KEY_PREFIX) else None)
+    return report, page_writer(inferences.image)
 
 
 def _report_read(run: JobRun, done: int, total: int | None) -> None:

@@ -153,8 +153,7 @@ def scan_embeddings(reader: InferenceReader, ids: Collection[int]) -> list[Embed
 
 def read_inferences(reader: InferenceReader, ids: Sequence[int]) -> list[StoredInference]:
     """Return those inferences that are still there, whole, oldest first."""
-    inferences = reader.by_id(map(str, ids)).values()
-    return sorted(inferences, key=lambda inference: int(inference.id))
+    return [*reader.by_id(map(str, ids)).values()]
 
 
 def ground_truths(reader: InferenceReader, ids: Iterable[int]) -> dict[int, msgspec.Raw]:

@@ -7,12 +7,13 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from quadriga.monitor.model_files import read_model_file, team_folder, write_model_file
-from quadriga.monitor.spans import now_text
 from quadriga.quoting import quoted
 from quadriga.store.exchange.text_files import decode_as
 from quadriga.store.query.filters.comparisons import check_text
 from quadriga.store.query.request import Order, QueryRequest
-from quadriga.store.records.errors import NotFoundError, QueryError, translate_disk_errors
+from quadriga.store.records.disk import translate_disk_errors
+from quadriga.store.records.errors import NotFoundError, QueryError
+from quadriga.store.records.records import now_text
 from quadriga.store.records.scope import EVERYTHING, Scope
 
 MAX_VIEWS = 200

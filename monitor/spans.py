@@ -1,7 +1,6 @@
 """Spans of time such as `15m`, and moments, as clients write them."""
 
 import re
-import time
 
 from quadriga.store.query.filters.comparisons import (
     EXPECTED_MOMENT,
@@ -10,15 +9,9 @@ from quadriga.store.query.filters.comparisons import (
     unexpected_value,
 )
 from quadriga.store.records.errors import QueryError
-from quadriga.store.records.records import timestamp_text
 
 DAY_S = UNITS_S["d"]
 _SPAN_PATTERN = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
-
-
-def now_text() -> str:
-    """Return the time, RFC 3339, UTC."""
-    return timestamp_text(time.time_ns() // 1_000_000)
 
 
 def moment_us(text: str | None, now_us: int, name: str) -> int | None:

@@ -39,6 +39,8 @@ _log = logging.getLogger("quadriga.access")
 
 # Its id.
 
+REQUEST_ID_HEADER = b"x-request-id"
+_REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 _random = random.Random()  # noqa: S311 - ids are no secrets, and a call of the system takes longer
 _VARIANTS = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
 
@@ -48,6 +50,33 @@ def new_request_id() -> str:
     digits = f"{_random.getrandbits(128):032x}"
     variant = _VARIANTS[digits[16]]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+
+
+def error_request_id(header: bytes | str | None) -> str:
+    """Return the id under which an error is logged and answered: the header `X-Request-ID` if it is sound, or a new one."""
+    value = header.encode(errors="replace") if isinstance(header, str) else header or b""
+    return value.decode() if _REQUEST_ID.fullmatch(value) else new_request_id()
+
+
+def identify_request(scope: Any, headers: dict[bytes, bytes]) -> str:
+    """Return the id of a request, as its header `X-Request-ID` has it from now on, for whoever reads it.
+
+    An id that is not sound is replaced: it stands in the answer, in logs, and in what is stored.
+
+    Args:
+        scope: Scope of the request; its list of headers is changed where there is no sound id.
+        headers: Its headers by name, changed alike.
+    """
+    value = headers.get(REQUEST_ID_HEADER)
+    if value is not None and _REQUEST_ID.fullmatch(value):
+        return value.decode()
+    request_id = new_request_id()
+    headers[REQUEST_ID_HEADER] = request_id.encode()
+    headers_sent = scope["headers"]
+    if value is not None:
+        headers_sent = [header for header in headers_sent if header[0] != REQUEST_ID_HEADER]
+    scope["headers"] = [*headers_sent, (REQUEST_ID_HEADER, request_id.encode())]
+    return request_id
 
 
 # How it ended.

@@ -7,8 +7,8 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import ExceptionHandlersMap
 
 from quadriga.proto.errors import ClientLeft, MethodNotAllowed, NotFound, TooLarge
-from quadriga.proto.http.asgi import error_body, error_request_id, error_response
-from quadriga.proto.request import current_request, note_outcome, outcome_of_error
+from quadriga.proto.http.asgi import error_body, error_response
+from quadriga.proto.request import current_request, error_request_id, note_outcome, outcome_of_error
 from quadriga.quoting import quoted
 
 

@@ -90,7 +90,7 @@ def audited(settings: Settings, action: str) -> Iterator[Callable[[str], None]]:
         OSError: The audit log cannot be opened, so nothing should be changed; or the line cannot be written.
     """
     from quadriga.store.audit.entries import AuditEntry, timestamp
-    from quadriga.store.audit.files import AuditFile
+    from quadriga.store.audit.log import AuditFile
 
     if not settings.audit_days:
         yield lambda _: None

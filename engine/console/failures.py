@@ -11,8 +11,8 @@ from quadriga.engine.console.frame import Frame, PageRequest, path_of, wants_pag
 from quadriga.engine.console.visitors import Visitors
 from quadriga.proto.access import ROLES
 from quadriga.proto.errors import Forbidden, Unauthenticated
-from quadriga.proto.http.asgi import error_request_id, error_response
-from quadriga.proto.request import current_caller
+from quadriga.proto.http.asgi import error_response
+from quadriga.proto.request import current_caller, error_request_id
 
 _NOT_NOW = (429, 503, 504, 507)
 _MAX_DETAILS = 500

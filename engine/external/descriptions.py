@@ -18,8 +18,8 @@ from quadriga.engine.models.runners.session import LoadError
 from quadriga.monitor.model_files import model_file_path, team_folder
 from quadriga.proto.errors import InvalidRequest, unexpected
 from quadriga.proto.messages import Tensor, TensorInfo
-from quadriga.store.records.disk import write_atomically
-from quadriga.store.records.errors import NotFoundError, QueryError, translate_disk_errors
+from quadriga.store.records.disk import translate_disk_errors, write_atomically
+from quadriga.store.records.errors import NotFoundError, QueryError
 from quadriga.tasks import TASKS, full_name
 from quadriga.tasks.decoders import DECODERS, is_table
 from quadriga.tasks.segmenters import SEGMENTERS

@@ -14,22 +14,17 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from quadriga.engine.access.browsers import BrowserRules
 from quadriga.proto.access import ANYBODY, STRANGER, Gate, Quota, RateHeaders, headers_by_name
 from quadriga.proto.errors import Forbidden, ProtocolError
-from quadriga.proto.http.asgi import (
-    ANSWER_EXTENSION,
-    CALLER_EXTENSION,
-    REQUEST_ID_HEADER,
-    error_response,
-    identify_request,
-    send_body,
-)
+from quadriga.proto.http.asgi import ANSWER_EXTENSION, CALLER_EXTENSION, error_response, send_body
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.http.operations import Dispatcher, Match, Operation, without_gateway_prefix
 from quadriga.proto.request import (
     EVENT_HEADER,
+    REQUEST_ID_HEADER,
     TRACEPARENT_HEADER,
     Accounting,
     RequestContext,
     client_address,
+    identify_request,
     outcome_of_status,
     set_current_request,
 )
@@ -200,7 +195,7 @@ class AsgiFront:
         """Answer a request, and take note of its end."""
         headers = headers_by_name(scope["headers"])
         request = RequestContext(
-            id=identify_request(scope, headers).decode(),
+            id=identify_request(scope, headers),
             method=str(scope.get("method")),
             path=scope["path"],
             address=client_address(scope),

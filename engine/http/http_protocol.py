@@ -25,11 +25,10 @@ from quadriga.proto.http.asgi import (
     BODY_EXTENSION,
     CALLER_EXTENSION,
     DISCONNECT_EXTENSION,
-    REQUEST_ID_HEADER,
     error_body,
-    error_request_id,
 )
 from quadriga.proto.http.intake import Intake, arrived_bytes
+from quadriga.proto.request import REQUEST_ID_HEADER, error_request_id
 
 MAX_HEADER_BYTES = 64 * 1024
 """Maximum bytes of all headers of a request."""

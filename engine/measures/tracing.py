@@ -27,7 +27,6 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from quadriga.proto.request import ModelRun, RequestContext, TraceContext
-from quadriga.store.records.spans import carry_traceparent
 
 FLUSH_S = 3.0
 """Maximum seconds that the end of a process waits for its last spans to be sent."""
@@ -40,7 +39,7 @@ _STAGES = (("input", "preprocess"), ("infer", "infer"), ("output", "postprocess"
 
 
 class Tracing:
-    """The spans of one process; a `quadriga.store.records.spans.Spans`. Safe to use from several threads.
+    """The spans of one process. Safe to use from several threads.
 
     Args:
         process: Name of the process.
@@ -108,12 +107,11 @@ class Tracing:
         span.end(ended_ns)
 
     @contextmanager
-    def job(self, kind: str, job_id: str, traceparent: str) -> Iterator[None]:
-        """Record a job within the trace of whoever submitted it; what it leads to carries the trace on."""
+    def job(self, kind: str, job_id: str, traceparent: str) -> Iterator[str]:
+        """Record a job within the trace of whoever submitted it; yield the context that what it leads to is part of."""
         with self._span(f"job {kind}", SpanKind.INTERNAL, traceparent) as span:
             span.set_attributes({"quadriga.job": job_id, "quadriga.job.kind": kind})
-            with carry_traceparent(_trace_context(span).traceparent):
-                yield
+            yield _trace_context(span).traceparent
 
     @contextmanager
     def delivery(self, host: str, model: str, traceparent: str) -> Iterator[str]:

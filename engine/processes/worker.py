@@ -243,7 +243,7 @@ def _run_jobs(
     options: Any = {
         "keep_days": settings.job_days,
         "limits": JobLimits(JOB_TIMEOUT_S, MAX_JOB_BYTES),
-        "spans": tracing,
+        "span": None if tracing is None else tracing.job,
         "on_end": partial(_queue_end, settings),
     }
     long_runner = JobRunner(jobs, long_jobs, inferences, blobs, leave=JOB_KINDS, **options)
@@ -292,7 +292,8 @@ def _run_schedules(settings: Settings, stop: threading.Event, tracing: Any = Non
     jobs = Jobs(settings.jobs_directory)
     client = WebhookClient(parse_webhook_hosts(settings.webhook_hosts))
     outboxes = Outbox(drift), Outbox(evaluations)
-    _start_thread("deliveries", run_deliveries, outboxes, client, stop, tracing)
+    span = None if tracing is None else tracing.delivery
+    _start_thread("deliveries", run_deliveries, outboxes, client, stop, span)
     _start_thread("evaluations", run_scheduler, evaluations, jobs, stop)
     run_scheduler(drift, jobs, stop)
 

@@ -50,7 +50,7 @@ from quadriga.quoting import quoted
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.exchange.predictions import decode_objects
 from quadriga.store.query.inferences import DEFAULT_MEDIA_TYPE, InferenceReader
-from quadriga.store.query.sql.catalog import Catalog
+from quadriga.store.query.names import Catalog
 from quadriga.store.records.errors import JSON_ERRORS, StoreError
 from quadriga.store.records.records import StoredInference
 from quadriga.store.records.scope import EVERYTHING, Scope, Scoped

@@ -37,13 +37,8 @@ from quadriga.quoting import quoted
 from quadriga.store.query.filters.comparisons import parse_moment_us
 from quadriga.store.query.filters.forms import parse
 from quadriga.store.query.request import decode_body
-from quadriga.store.records.disk import write_atomically
-from quadriga.store.records.errors import (
-    NotFoundError,
-    NotReadyError,
-    QueryError,
-    translate_disk_errors,
-)
+from quadriga.store.records.disk import translate_disk_errors, write_atomically
+from quadriga.store.records.errors import NotFoundError, NotReadyError, QueryError
 from quadriga.store.records.records import timestamp_text
 from quadriga.store.records.scope import Scope
 

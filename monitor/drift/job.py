@@ -1,4 +1,4 @@
-"""Jobs of drift reports, with the result `report.json` and its page `report.html`, and of baselines, with `baseline.json`."""
+"""Jobs of drift reports, with the result `report.json`, and of baselines, with `baseline.json`."""
 
 import msgspec
 from msgspec.structs import replace
@@ -55,7 +55,7 @@ def run_drift(run: JobRun) -> str:
         report = with_history(history_directory, report, parameters)
     file_name = save_report(run, report)
     if is_scheduled:
-        record_window(history_directory, report, parameters)
+        record_window(history_directory, report, parameters, traceparent=run.traceparent)
     run.log(f"{report.data.current.n} images compared: {report.status}")
     return file_name
 

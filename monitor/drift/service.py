@@ -20,11 +20,11 @@ from quadriga.monitor.drift.parameters import (
     with_model_name,
 )
 from quadriga.monitor.report.schema import Window
-from quadriga.monitor.spans import now_text
 from quadriga.store.jobs.jobs import Job, Jobs
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import NotFoundError, QueryError, StoreError
+from quadriga.store.records.records import now_text
 from quadriga.store.records.scope import Scope
 
 

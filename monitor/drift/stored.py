@@ -44,13 +44,12 @@ from quadriga.monitor.report.schema import (
     provenance,
     sorted_by_effect,
 )
-from quadriga.monitor.spans import now_text
 from quadriga.quoting import quoted
 from quadriga.store.query.columns import read_inferences
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.records.ids import time_ms
-from quadriga.store.records.records import StoredInference, timestamp_text
+from quadriga.store.records.records import StoredInference, now_text, timestamp_text
 from quadriga.tasks.arrays import Float64Array, Int64Array
 
 MAX_SIGNALS = 16

@@ -34,7 +34,7 @@ from quadriga.monitor.evaluation.state import (
     with_one_label,
 )
 from quadriga.monitor.report.cells import PairedLabels
-from quadriga.monitor.report.metric_texts import excluded_text, missing_value_warnings
+from quadriga.monitor.report.metric_texts import excluded_text
 from quadriga.monitor.report.schema import (
     ComparedSlice,
     Comparison,
@@ -47,8 +47,8 @@ from quadriga.monitor.report.schema import (
     Worst,
     provenance,
 )
-from quadriga.monitor.spans import now_text
 from quadriga.quoting import listed, near_names, quoted
+from quadriga.store.records.records import now_text
 from quadriga.tasks.arrays import Float64Array, UInt8Array
 
 _WEIGHTS_AT_ONCE = 500_000
@@ -306,7 +306,7 @@ def evaluate_state(
         model=model,
         warnings=[
             *_truth_warnings(state, details, odd_images),
-            *missing_value_warnings(metrics, comparisons),
+            *_missing_value_warnings(metrics, comparisons),
             *details.warnings,
         ],
         data=Data(
@@ -360,6 +360,28 @@ def _truth_warnings(
         *_unknown_label_warnings(state, names_all_labels=details.names_all_labels),
         *warnings,
     ]
+
+
+def _missing_value_warnings(
+    metrics: Sequence[Metric], comparisons: Sequence[Comparison]
+) -> Iterator[str]:
+    """Yield a warning for each reason why metrics of all labels have no value, with their names."""
+    yield from _missing_of(metrics)
+    for comparison in comparisons:
+        name = f"{comparison.model.name} {comparison.model.version}".strip()
+        yield from (f"{name}: {text}" for text in _missing_of(comparison.metrics))
+
+
+def _missing_of(metrics: Sequence[Metric]) -> Iterator[str]:
+    names_by_reason: dict[str, list[str]] = {}
+    for metric in metrics:
+        if metric.reason and metric.parameters.get("label") is None:
+            k = metric.parameters.get("k")
+            name = metric.type if k is None else f"{metric.type} of k = {k}"
+            names_by_reason.setdefault(metric.reason, []).append(name)
+    for reason, names in names_by_reason.items():
+        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        yield f"{listed} {'has' if len(names) == 1 else 'have'} no value: {reason}"
 
 
 def _unknown_label_warnings(state: EvaluationState, *, names_all_labels: bool) -> list[str]:

@@ -34,7 +34,7 @@ from quadriga.monitor.evaluation.state import EvaluationError, NoInferencesError
 from quadriga.monitor.model_files import model_file_path, read_model_file, write_model_file
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Metric, Report
-from quadriga.monitor.spans import DAY_S, now_text, parse_span_s
+from quadriga.monitor.spans import DAY_S, parse_span_s
 from quadriga.monitor.watch.alerts import Outbox
 from quadriga.monitor.watch.schedules import (
     MAX_WEBHOOKS,
@@ -48,7 +48,7 @@ from quadriga.monitor.watch.schedules import (
 from quadriga.monitor.watch.webhooks import Webhook
 from quadriga.store.query.request import decode_body
 from quadriga.store.records.errors import DamagedError, NotFoundError, QueryError
-from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.records import now_text, timestamp_text
 
 MIN_EVERY = "1h"
 MAX_WINDOW_S = 366 * DAY_S
@@ -301,8 +301,10 @@ class EvaluationHistory(msgspec.Struct, frozen=True):
     """What the latest window was compared with."""
 
 
-def record_window(directory: Path, report: Report, model: str, window: ScheduledWindow) -> None:
-    """Record the evaluation of a window, and queue an alert; nothing if the report is recorded already.
+def record_window(
+    directory: Path, report: Report, model: str, window: ScheduledWindow, *, traceparent: str = ""
+) -> None:
+    """Record the evaluation of a window, and queue an alert in a trace; nothing if the report is recorded already.
 
     Raises:
         OSError: A file could not be written.
@@ -323,7 +325,7 @@ def record_window(directory: Path, report: Report, model: str, window: Scheduled
     event = _alert_event(watch, entry, last_verdict)
     if event:
         outbox = Outbox(evaluation_schedules(directory))
-        outbox.queue(model, event, _alert_fields(entry))
+        outbox.queue(model, event, _alert_fields(entry), traceparent=traceparent)
     watch.last = report.id
     write_model_file(path, watch)
 

@@ -452,7 +452,9 @@ def run_evaluation(run: JobRun) -> str:
     file_name = save_report(run, report)
     shutil.rmtree(shards)
     if window is not None:
-        record_window(history_directory, report, parameters.model, window)
+        record_window(
+            history_directory, report, parameters.model, window, traceparent=run.traceparent
+        )
     run.log(f"{report.data.current.n} images evaluated")
     return file_name
 

@@ -6,16 +6,11 @@ from pathlib import Path
 import msgspec
 
 from quadriga.monitor.report.saved import ReportStore
-from quadriga.monitor.spans import now_text
 from quadriga.store.exchange.text_files import decode_as
 from quadriga.store.query.filters.comparisons import check_text
-from quadriga.store.records.disk import create_once, write_atomically
-from quadriga.store.records.errors import (
-    JSON_ERRORS,
-    NotFoundError,
-    QueryError,
-    translate_disk_errors,
-)
+from quadriga.store.records.disk import create_once, translate_disk_errors, write_atomically
+from quadriga.store.records.errors import JSON_ERRORS, NotFoundError, QueryError
+from quadriga.store.records.records import now_text
 
 MAX_NOTE_CHARACTERS = 1000
 _FILE = "acknowledged.json"

@@ -1,6 +1,6 @@
 """Texts of metrics and numbers for people: titles, intervals, what was excluded."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import NormalDist
 from typing import Any
@@ -492,28 +492,6 @@ def _is_within(value: float, metric: Metric) -> bool:
 def _size_text(difference: Metric) -> str:
     """Format how large a difference is, without its sign."""
     return format_value(difference).removeprefix("\N{MINUS SIGN}")
-
-
-def missing_value_warnings(
-    metrics: Sequence[Metric], comparisons: Sequence[Comparison]
-) -> Iterator[str]:
-    """Yield a warning for each reason why metrics of all labels have no value, with their names."""
-    yield from _missing_of(metrics)
-    for comparison in comparisons:
-        name = f"{comparison.model.name} {comparison.model.version}".strip()
-        yield from (f"{name}: {text}" for text in _missing_of(comparison.metrics))
-
-
-def _missing_of(metrics: Sequence[Metric]) -> Iterator[str]:
-    names_by_reason: dict[str, list[str]] = {}
-    for metric in metrics:
-        if metric.reason and metric.parameters.get("label") is None:
-            k = metric.parameters.get("k")
-            name = metric.type if k is None else f"{metric.type} of k = {k}"
-            names_by_reason.setdefault(metric.reason, []).append(name)
-    for reason, names in names_by_reason.items():
-        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-        yield f"{listed} {'has' if len(names) == 1 else 'have'} no value: {reason}"
 
 
 def headline_notes(report: Report) -> list[str]:

@@ -1,6 +1,7 @@
 """A report as a page: what it shows, for the console, and as one self-contained HTML file to read, print and pass on."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -31,21 +32,26 @@ _LABEL_METRICS = ("AP", "IOU", "F1", "AveragePrecision")
 """Metrics that labels are put in order by: the first of these that the report has of labels."""
 
 
-def render_page(report: Report, image_bytes: ImageBytes) -> str:
+def render_page(report: Report, image_bytes: ImageBytes, console: str | None = None) -> str:
     """Render a report of any kind and task as an HTML page; sections without content are omitted.
 
-    `image_bytes` returns the file of an image by its hash or path, as in `Worst.image`; None if it is not stored.
+    Args:
+        report: The report.
+        image_bytes: Returns the file of an image by its hash or path, as in `Worst.image`; None if it is not stored.
+        console: URL of the console, to which links to inferences and reports lead; None for no links.
     """
-    html = (
-        make_environment()
-        .get_template("page.html.jinja")
-        .render(
-            **page_content(report, embedded_pictures(image_bytes)),
-            name=one_line(_name(report), 100),
-            targets=None,
-        )
+    html = _page_template().render(
+        **page_content(report, embedded_pictures(image_bytes)),
+        name=one_line(_name(report), 100),
+        targets=None,
+        console=console,
     )
     return printable(html)
+
+
+@cache
+def _page_template() -> Any:
+    return make_environment().get_template("page.html.jinja")
 
 
 def make_environment(*folders: tuple[str, str]) -> Any:

@@ -1,6 +1,7 @@
 """The stored reports of jobs: each is the result of its job, is stored as long, and has its id."""
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
@@ -21,19 +22,18 @@ from quadriga.monitor.report.schema import (
 from quadriga.quoting import quoted
 from quadriga.store.jobs.jobs import Jobs, is_job_id
 from quadriga.store.jobs.runner import JobRun
-from quadriga.store.query.columns import is_input_kept
 from quadriga.store.records.disk import write_atomically
 from quadriga.store.records.errors import (
     JSON_ERRORS,
     DamagedError,
     NotFoundError,
     QueryError,
-    StoreError,
 )
 from quadriga.store.records.scope import Scope
 
 REPORT_FILE = "report.json"
 PAGE_FILE = "report.html"
+"""Page of a report that version 0.2.0 saved; those of later reports are drawn when they are asked for."""
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
@@ -162,7 +162,11 @@ class ReportStore:
 
     def read(self, report_id: str) -> bytes:
         """Return the JSON of a report."""
-        return _read(self._path(report_id))
+        path = self._path(report_id)
+        try:
+            return path.read_bytes()
+        except FileNotFoundError as error:
+            raise NotFoundError(f"report not found: {path.name} was removed") from error
 
     def decode(self, report_id: str, type_: type[StructT]) -> StructT:
         """Return some fields of a report.
@@ -178,9 +182,21 @@ class ReportStore:
                 detail=str(error),
             ) from error
 
-    def page(self, report_id: str) -> bytes:
-        """Return the HTML of a report."""
-        return _read(self._path(report_id).with_name(PAGE_FILE))
+    def page(self, report_id: str, image_bytes: Callable[[str], bytes | None]) -> bytes:
+        """Return the HTML of a report, as it was saved or else drawn from its JSON.
+
+        Args:
+            report_id: Id of the report.
+            image_bytes: Returns an image by its hash; None if it is not stored.
+
+        Raises:
+            DamagedError: The report cannot be read.
+        """
+        from quadriga.monitor.report.page import render_page  # noqa: PLC0415 - where no page is made it is not loaded
+
+        with suppress(FileNotFoundError):
+            return self._path(report_id).with_name(PAGE_FILE).read_bytes()
+        return render_page(self.decode(report_id, Report), image_bytes).encode()
 
     def directory(self, report_id: str) -> Path:
         """Return the folder of a report."""
@@ -198,16 +214,8 @@ class ReportStore:
 
 
 def save_report(run: JobRun, report: Report) -> str:
-    """Write a report and its page into the folder of its job, and return the report's file name."""
-    from quadriga.monitor.report.page import render_page  # noqa: PLC0415 - where no page is made it is not loaded
-
-    def image_bytes(image: str) -> bytes | None:
-        with suppress(StoreError):  # no hash, or no access to the blobs: the page says so
-            return run.blobs.get(image) if is_input_kept(run.inferences, image) else None
-        return None
-
+    """Write a report into the folder of its job, and return its file name."""
     run.enter_step("writing the report")
-    write_atomically(run.directory / PAGE_FILE, render_page(report, image_bytes).encode())
     write_atomically(run.directory / REPORT_FILE, msgspec.json.encode(report))
     return REPORT_FILE
 
@@ -226,10 +234,3 @@ def _summary(data: bytes, *, is_scheduled: bool) -> ReportSummary:
         start=current.start,
         end=current.end,
     )
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise NotFoundError(f"report not found: {path.name} was removed") from error

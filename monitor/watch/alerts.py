@@ -20,7 +20,6 @@ from quadriga.monitor.watch.webhooks import Webhook, standard_key
 from quadriga.store.jobs.jobs import Job
 from quadriga.store.records.errors import NotFoundError
 from quadriga.store.records.records import timestamp_text
-from quadriga.store.records.spans import carried_traceparent
 
 OUTBOX_FOLDER = "outbox"
 STATUS_SUFFIX = "deliveries.json"
@@ -90,9 +89,15 @@ class Outbox:
         ]
 
     def queue(
-        self, model: str, event: str, fields: dict[str, Any], now_s: float | None = None
+        self,
+        model: str,
+        event: str,
+        fields: dict[str, Any],
+        now_s: float | None = None,
+        *,
+        traceparent: str = "",
     ) -> None:
-        """Queue an alert about a report for each webhook of the model's schedule.
+        """Queue an alert about a report for each webhook of the model's schedule, as part of a trace if there is one.
 
         Queued again, a delivery has the same id: it replaces the first if that still waits, and otherwise its
         receiver recognises the duplicate.
@@ -114,7 +119,7 @@ class Outbox:
                 body=body,
                 queued_s=time.time() if now_s is None else now_s,
                 alarm_start=alarm_start,
-                traceparent=carried_traceparent(),
+                traceparent=traceparent,
             )
             write_model_file(self._path(delivery), delivery)
 

@@ -7,7 +7,8 @@ import ssl
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from urllib.parse import SplitResult, urlsplit
 
 from quadriga.monitor.watch.alerts import MIN_PAUSE_S, Delivery, Outbox, WebhookMessage, message_of
@@ -20,7 +21,6 @@ from quadriga.monitor.watch.host_connections import (
     Lookup,
 )
 from quadriga.monitor.watch.webhooks import ANY_PUBLIC, WebhookHosts
-from quadriga.store.records.spans import NoSpans, Spans
 
 POLL_INTERVAL_S = 1.0
 MAX_THREADS = 16
@@ -34,6 +34,9 @@ _log = logging.getLogger(__name__)
 
 
 _Waiting = tuple[Outbox, Delivery]
+
+DeliverySpan = Callable[[str, str, str], AbstractContextManager[str]]
+"""Records a delivery, by host, model and `traceparent`, while the block runs, to which the context for its receiver is handed."""
 
 
 DELIVERY_TIMEOUT_S = 10.0
@@ -103,13 +106,13 @@ class DeliveryQueues:
     Args:
         outboxes: Where alerts wait.
         client: Posts them.
-        spans: Records each try in the trace of its alert.
+        span: Records each try in the trace of its alert; None for no traces.
     """
 
     def __init__(
-        self, outboxes: Sequence[Outbox], client: WebhookClient, spans: Spans | None = None
+        self, outboxes: Sequence[Outbox], client: WebhookClient, span: DeliverySpan | None = None
     ) -> None:
-        self._spans = spans or NoSpans()
+        self._span = span
         self._outboxes = outboxes
         self._client = client
         self._threads: dict[str, threading.Thread] = {}
@@ -201,8 +204,13 @@ class DeliveryQueues:
 
     def _post(self, delivery: Delivery, message: WebhookMessage) -> None:
         """Post a message, with the trace that it is part of; raises as `WebhookClient.post`."""
-        host = urlsplit(delivery.url).hostname or ""
-        with self._spans.delivery(host, delivery.model, delivery.traceparent) as traceparent:
+        host, context = urlsplit(delivery.url).hostname or "", delivery.traceparent
+        span = (
+            nullcontext(context)
+            if self._span is None
+            else self._span(host, delivery.model, context)
+        )
+        with span as traceparent:
             headers = {"traceparent": traceparent} if traceparent else {}
             self._client.post(delivery.url, {**message.headers, **headers}, message.body)
 
@@ -211,10 +219,10 @@ def run_deliveries(
     outboxes: Sequence[Outbox],
     client: WebhookClient,
     stop: threading.Event,
-    spans: Spans | None = None,
+    span: DeliverySpan | None = None,
 ) -> None:
     """Deliver alerts as they become due, until `stop` is set."""
-    queues, failing = DeliveryQueues(outboxes, client, spans), ""
+    queues, failing = DeliveryQueues(outboxes, client, span), ""
     while not stop.is_set():
         try:
             queues.start_due()

@@ -19,7 +19,8 @@ from quadriga.monitor.model_files import (
 from quadriga.monitor.spans import DAY_S, moment_us
 from quadriga.store.exchange.text_files import decode_as
 from quadriga.store.query.filters.comparisons import check_text
-from quadriga.store.records.errors import NotFoundError, QueryError, translate_disk_errors
+from quadriga.store.records.disk import translate_disk_errors
+from quadriga.store.records.errors import NotFoundError, QueryError
 from quadriga.store.records.records import timestamp_text
 from quadriga.store.records.scope import EVERYTHING, Scope
 

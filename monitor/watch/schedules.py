@@ -27,13 +27,8 @@ from quadriga.monitor.spans import DAY_S, parse_span_s
 from quadriga.monitor.watch.webhooks import Webhook, check_webhooks
 from quadriga.store.jobs.jobs import Jobs
 from quadriga.store.query.filters.comparisons import parse_moment_us
-from quadriga.store.records.disk import write_atomically
-from quadriga.store.records.errors import (
-    NotFoundError,
-    QueryError,
-    StoreError,
-    translate_disk_errors,
-)
+from quadriga.store.records.disk import translate_disk_errors, write_atomically
+from quadriga.store.records.errors import NotFoundError, QueryError, StoreError
 from quadriga.store.records.records import timestamp_text
 from quadriga.store.records.scope import EVERYTHING, Scope
 

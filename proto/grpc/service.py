@@ -50,7 +50,7 @@ from quadriga.proto.grpc.messages import (
     read_names,
     response_class,
 )
-from quadriga.proto.http.asgi import REQUEST_ID_HEADER, error_request_id, log_fault
+from quadriga.proto.http.asgi import log_fault
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.http.operations import store_headers
 from quadriga.proto.http.v2 import EXTENSIONS, infer_and_classify, model_metadata
@@ -78,6 +78,7 @@ from quadriga.proto.messages import (
 )
 from quadriga.proto.request import (
     CALL_LIMIT,
+    REQUEST_ID_HEADER,
     TRACEPARENT,
     TRACEPARENT_HEADER,
     Accounting,
@@ -85,6 +86,7 @@ from quadriga.proto.request import (
     RequestContext,
     current_caller,
     current_request,
+    error_request_id,
     identify_again,
     is_audited,
     new_request_id,

@@ -4,7 +4,6 @@ Source: RFC 9110, sections 8.4.1 and 12.5.3: gzip, and deflate, which is zlib.
 """
 
 import logging
-import re
 import zlib
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
@@ -21,7 +20,7 @@ from quadriga.proto.errors import (
     UnsupportedMediaType,
     translate_recursion_error,
 )
-from quadriga.proto.request import log_fields, new_request_id
+from quadriga.proto.request import REQUEST_ID_HEADER, error_request_id, log_fields
 from quadriga.quoting import quoted
 
 _log = logging.getLogger("quadriga.http")
@@ -39,9 +38,6 @@ _STEP_BYTES = 1024 * 1024
 
 _LEVEL = 1
 """Fastest level of zlib: clients that accept compression by default would pay for each further level."""
-
-REQUEST_ID_HEADER = b"x-request-id"
-_REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 
 MAX_CODINGS = 32
 """Maximum codings of an `Accept-Encoding` that are read: browsers and libraries send at most six."""
@@ -135,32 +131,6 @@ async def send_answer(send: Send, answer: WholeAnswer) -> None:
 def error_body(message: str, *, is_journaled: bool = False) -> bytes:
     """Encode an error message as the JSON body that all errors share; `journaled` says that the change will be applied."""
     return msgspec.json.encode({"error": message} | ({"journaled": True} if is_journaled else {}))
-
-
-def error_request_id(header: bytes | str | None) -> str:
-    """Return the id under which an error is logged and answered: the header `X-Request-ID` if it is sound, or a new one."""
-    value = header.encode(errors="replace") if isinstance(header, str) else header or b""
-    return value.decode() if _REQUEST_ID.fullmatch(value) else new_request_id()
-
-
-def identify_request(scope: Scope, headers: dict[bytes, bytes]) -> bytes:
-    """Return the id of a request, as its header `X-Request-ID` has it from now on, for whoever reads it.
-
-    An id that is not sound is replaced: it stands in the answer, in logs, and in what is stored.
-
-    Args:
-        scope: Scope of the request; its list of headers is changed where there is no sound id.
-        headers: Its headers by name, changed alike.
-    """
-    value = headers.get(REQUEST_ID_HEADER)
-    if value is not None and _REQUEST_ID.fullmatch(value):
-        return value
-    new = headers[REQUEST_ID_HEADER] = new_request_id().encode()
-    headers_sent = scope["headers"]
-    if value is not None:
-        headers_sent = [header for header in headers_sent if header[0] != REQUEST_ID_HEADER]
-    scope["headers"] = [*headers_sent, (REQUEST_ID_HEADER, new)]
-    return new
 
 
 def log_fault(error: Exception, request_id: str) -> bool:

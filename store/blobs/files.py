@@ -17,8 +17,14 @@ from quadriga.store.blobs.interface import (
     verify_content,
 )
 from quadriga.store.blobs.thumbnails import ThumbnailFiles
-from quadriga.store.records.disk import check_writable, folder_entries, sync_path, write_atomically
-from quadriga.store.records.errors import JournalError, StoreError, translate_disk_errors
+from quadriga.store.records.disk import (
+    check_writable,
+    folder_entries,
+    sync_path,
+    translate_disk_errors,
+    write_atomically,
+)
+from quadriga.store.records.errors import JournalError, StoreError
 
 SCHEMES = ("s3", "gs", "az")
 _ASIDE = ".removed"

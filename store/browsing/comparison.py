@@ -16,6 +16,7 @@ import msgspec
 from quadriga.store.database.database import execute, execute_in, placeholders
 from quadriga.store.database.rows import decode_label_scores, is_number
 from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.query.names import Catalog, split_version
 from quadriga.store.query.request import (
     Order,
     QueryRequest,
@@ -23,7 +24,6 @@ from quadriga.store.query.request import (
     encode_cursor,
     query_digest,
 )
-from quadriga.store.query.sql.catalog import Catalog, split_version
 from quadriga.store.records.errors import QueryError
 from quadriga.store.records.records import (
     REPLAY_SUFFIX,

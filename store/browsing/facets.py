@@ -22,8 +22,8 @@ from quadriga.store.database.rows import (
 from quadriga.store.database.schema import KeyType
 from quadriga.store.query.filters.syntax import SIGNAL_FIELDS
 from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.query.names import CLASSIFICATION
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.sql.catalog import CLASSIFICATION
 from quadriga.store.records import metadata
 from quadriga.store.records.errors import QueryError
 from quadriga.store.records.records import timestamp_text

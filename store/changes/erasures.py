@@ -24,8 +24,8 @@ from quadriga.store.query.filters.syntax import (
     ReportCells,
     leaves,
 )
-from quadriga.store.records.disk import sync_path, write_atomically
-from quadriga.store.records.errors import NotFoundError, OutOfScopeError, translate_disk_errors
+from quadriga.store.records.disk import sync_path, translate_disk_errors, write_atomically
+from quadriga.store.records.errors import NotFoundError, OutOfScopeError
 from quadriga.store.records.records import timestamp_text
 from quadriga.store.records.scope import EVERYTHING, Scope
 

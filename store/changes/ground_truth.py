@@ -18,8 +18,7 @@ from quadriga.store.changes.annotations import derived_task
 from quadriga.store.database.database import execute, execute_in, insert, stored_ids, upsert
 from quadriga.store.database.rows import models_by_id, storable_text
 from quadriga.store.database.schema import INDEXED_CHARACTERS, KeyType
-from quadriga.store.query.names import first_ids
-from quadriga.store.query.sql.catalog import Catalog
+from quadriga.store.query.names import Catalog, first_ids
 from quadriga.store.records import metadata
 from quadriga.store.records.errors import ChangeError
 from quadriga.store.records.ids import LARGEST_ID

@@ -44,7 +44,7 @@ from quadriga.store.changes.requests import (
 from quadriga.store.database.database import execute, execute_in
 from quadriga.store.database.rows import storable_text
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.sql.catalog import Catalog
+from quadriga.store.query.names import Catalog
 from quadriga.store.records.errors import (
     JSON_ERRORS,
     ChangeError,

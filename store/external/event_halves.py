@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from quadriga.store.records.disk import lock, sync_path, write_atomically
-from quadriga.store.records.errors import JournalError, translate_disk_errors
+from quadriga.store.records.disk import lock, sync_path, translate_disk_errors, write_atomically
+from quadriga.store.records.errors import JournalError
 
 HalfKind = Literal["request", "response"]
 

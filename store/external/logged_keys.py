@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from quadriga.store.records.disk import lock
-from quadriga.store.records.errors import ChangeError, JournalError, translate_disk_errors
+from quadriga.store.records.disk import lock, translate_disk_errors
+from quadriga.store.records.errors import ChangeError, JournalError
 from quadriga.store.records.ids import COUNTER_BITS, EPOCH_MS, IMPORT_WORKER, TIME_SHIFT, IdSource
 
 FILE = "logged-keys.db"

@@ -18,14 +18,9 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from quadriga.store.records.disk import lock, write_atomically
-from quadriga.store.records.errors import (
-    JSON_ERRORS,
-    NotFoundError,
-    TooManyJobsError,
-    translate_disk_errors,
-)
-from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.disk import lock, translate_disk_errors, write_atomically
+from quadriga.store.records.errors import JSON_ERRORS, NotFoundError, TooManyJobsError
+from quadriga.store.records.records import now_text, timestamp_text
 from quadriga.store.records.scope import EVERYTHING, Scope
 
 LOG_TAIL_BYTES = 4096
@@ -301,8 +296,3 @@ def _tail(path: Path) -> str:
             return file.read().decode(errors="replace")
     except FileNotFoundError:
         return ""
-
-
-def now_text() -> str:
-    """Return the time as jobs have it: RFC 3339, UTC."""
-    return timestamp_text(time.time_ns() // 1_000_000)

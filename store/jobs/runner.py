@@ -11,33 +11,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.jobs.jobs import (
-    ENDED,
-    Job,
-    Jobs,
-    Progress,
-    Result,
-    now_text,
-    scope_of,
-    write_job,
-)
+from quadriga.store.jobs.jobs import ENDED, Job, Jobs, Progress, Result, scope_of, write_job
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.records.disk import folder_bytes, try_lock
-from quadriga.store.records.errors import (
-    NotFoundError,
-    StoreError,
-    full_text,
-    translate_disk_errors,
-)
+from quadriga.store.records.disk import folder_bytes, translate_disk_errors, try_lock
+from quadriga.store.records.errors import NotFoundError, StoreError, full_text
+from quadriga.store.records.records import now_text
 from quadriga.store.records.scope import Scoped
-from quadriga.store.records.spans import NoSpans, Spans
 
 MAX_STARTS = 5
 """Starts after which a job has failed, as its runner died each time."""
@@ -107,6 +93,8 @@ class JobRun:
         self.directory = directory
         self.inferences = inferences
         self.blobs = blobs
+        self.traceparent = ""
+        """Context of the trace that the run is part of, for what it leads to; empty for none."""
         self._stop = stop
         self._limits = limits
         self._begun_s = time.monotonic()
@@ -248,6 +236,9 @@ def run_here(
 JobWork = Callable[[JobRun], str]
 """Does the work of a job and returns the name of its result within the job's folder."""
 
+JobSpan = Callable[[str, str, str], AbstractContextManager[str]]
+"""Records a job, by its kind, id and `traceparent`, while the block runs, to which the context of its span is handed."""
+
 
 class JobRunner:
     """Runs the jobs of a data folder one after the other.
@@ -261,7 +252,7 @@ class JobRunner:
         leave: Kinds of jobs that are left to another runner.
         limits: Limits of each job.
         end_process: Ends this process because of a job whose step does not end; its supervisor starts another.
-        spans: Records each job in the trace that it was submitted in.
+        span: Records each job in the trace that it was submitted in; None for no traces.
         on_end: Is told the end of each job that names a webhook; may be told twice.
     """
 
@@ -276,10 +267,10 @@ class JobRunner:
         leave: Collection[str] = (),
         limits: JobLimits = JobLimits(),  # noqa: B008 - it is immutable
         end_process: Callable[[int], object] = os._exit,
-        spans: Spans | None = None,
+        span: JobSpan | None = None,
         on_end: Callable[[Job], object] = lambda _: None,
     ) -> None:
-        self._spans = spans or NoSpans()
+        self._span = span
         self._on_end = on_end
         self._jobs = jobs
         self._kinds = kinds
@@ -366,7 +357,9 @@ class JobRunner:
             raise StoreError(f"the process of the job died {MAX_STARTS} times")
         for leftover in run.directory.glob(".*/"):  # of a runner that died
             shutil.rmtree(leftover, ignore_errors=True)
-        with self._spans.job(run.job.kind, run.job.id, run.job.traceparent or ""):
+        job, context = run.job, run.job.traceparent or ""
+        span = nullcontext(context) if self._span is None else self._span(job.kind, job.id, context)
+        with span as run.traceparent:
             return run.result(self._kinds[run.job.kind](run))
 
     def _run_work(self, run: JobRun) -> bool:

@@ -19,8 +19,8 @@ from quadriga.store.database.rows import (
 from quadriga.store.query.filters.comparisons import UNITS_S
 from quadriga.store.query.filters.syntax import And, Compare, Filter, Not, Or, conjuncts, leaves
 from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.query.names import Catalog, label_names
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.sql.catalog import Catalog, label_names
 from quadriga.store.records import metadata
 from quadriga.store.records.errors import QueryError
 from quadriga.store.records.ids import time_ms

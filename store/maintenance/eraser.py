@@ -31,13 +31,14 @@ from quadriga.store.database import rollups
 from quadriga.store.database.damaged_files import damaged_files
 from quadriga.store.database.database import check_in_place, execute, execute_in
 from quadriga.store.database.rows import NameIds
-from quadriga.store.jobs.jobs import Jobs, now_text
+from quadriga.store.jobs.jobs import Jobs
 from quadriga.store.journal import journal
 from quadriga.store.maintenance import erased_files
 from quadriga.store.maintenance.mentions import Mentions
 from quadriga.store.maintenance.vacuum import truncate_log, vacuum_postgresql
 from quadriga.store.query.names import repeated_ids
 from quadriga.store.records.errors import StoreError, full_text
+from quadriga.store.records.records import now_text
 
 _CANDIDATES = 100
 """Inferences that are looked at for one statement; one that may be joined to more stays."""

@@ -15,7 +15,7 @@ from quadriga.store.database.rollups import DAY, decode_counts, minute_of, rows_
 from quadriga.store.database.rows import models_by_id
 from quadriga.store.database.schema import INDEXED_CHARACTERS, KeyType
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.sql.catalog import Catalog, label_names
+from quadriga.store.query.names import Catalog, label_names
 from quadriga.store.records.records import REJECTED, ModelReference, StoredInference
 from quadriga.store.records.scope import Scope
 
@@ -153,8 +153,7 @@ def scan_embeddings(reader: InferenceReader, ids: Collection[int]) -> list[Embed
 
 def read_inferences(reader: InferenceReader, ids: Sequence[int]) -> list[StoredInference]:
     """Return those inferences that are still there, whole, oldest first."""
-    inferences = reader.by_id(map(str, ids)).values()
-    return sorted(inferences, key=lambda inference: int(inference.id))
+    return [*reader.by_id(map(str, ids)).values()]
 
 
 def ground_truths(reader: InferenceReader, ids: Iterable[int]) -> dict[int, msgspec.Raw]:
@@ -239,17 +238,6 @@ def source_values(
                 is_bool = type_ == KeyType.BOOL
                 values.append(MetadataValue(bool(value) if is_bool else value, of_value))
     return values
-
-
-def is_input_kept(reader: InferenceReader, image: str) -> bool:
-    """Check whether an inference that the reader's scope admits keeps an image; always, if it admits everything."""
-    if reader.scope.is_everything:
-        return True
-    query = "SELECT DISTINCT model_id FROM inference WHERE input_hash = ? AND input_kept = 1"
-    with reader.snapshot() as connection:
-        model_ids = [int(model_id) for (model_id,) in execute(connection, query, (image,))]
-        models = models_by_id(connection, model_ids)
-    return any(reader.scope.admits(models[id_].name, models[id_].team) for id_ in model_ids)
 
 
 def _rows(reader: InferenceReader, statement: str, ids: Collection[int]) -> list[Any]:

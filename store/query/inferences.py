@@ -1,18 +1,18 @@
 """Reading stored inferences: pages of query results, single inferences, and their inputs."""
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from copy import copy
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.blobs.interface import KEY_PREFIX, Blobs, blob_key
+from quadriga.store.blobs.interface import KEY_PATTERN, KEY_PREFIX, Blobs, blob_key
 from quadriga.store.blobs.urls import BlobUrls
 from quadriga.store.database.database import (
     Cancellation,
@@ -30,7 +30,6 @@ from quadriga.store.database.rows import (
 )
 from quadriga.store.journal import journal
 from quadriga.store.journal.journal_lag import oldest_waiting_id, wait_until_moved
-from quadriga.store.query.filters.comparisons import MAX_IN
 from quadriga.store.query.filters.syntax import ResolvedFilter
 from quadriga.store.query.names import (
     CellIds,
@@ -93,6 +92,7 @@ _JOINS = (  # outer joins never drive
 _COLUMNS = f"{RECORD_COLUMNS}, t.annotations, t.review"
 _SELECT = f"SELECT {_COLUMNS} FROM {_JOINS} WHERE i.seq = ?"
 _FEEDBACK = "SELECT id, kind, value, comment, source FROM feedback WHERE seq = ? ORDER BY id"
+_MODELS_OF_IMAGE = "SELECT DISTINCT model_id FROM inference WHERE input_hash = ? AND input_kept = 1"
 _SELECT_ALL = f"SELECT {_COLUMNS} FROM ({{}}) AS m CROSS JOIN {_JOINS} WHERE i.seq = m.seq"
 
 MAX_SHORT_CHARACTERS = 65_536
@@ -105,6 +105,7 @@ _SHORT_COLUMNS = ", ".join(
     else column
     for column in _COLUMNS.split(", ")
 )
+_SELECT_WHOLE = f"SELECT {_COLUMNS} FROM {_JOINS} WHERE i.seq IN ({{}})"
 _SELECT_SHORT = f"SELECT {_SHORT_COLUMNS} FROM {_JOINS} WHERE i.seq IN ({{}})"
 
 _COUNT_CAP = 10_001
@@ -359,30 +360,28 @@ class InferenceReader:
         return inference
 
     def by_id(self, ids: Iterable[str]) -> dict[str, StoredInference]:
-        """Return those of some inferences that may be seen and are still there, whole, by id; errors as for `query`."""
-        remaining = iter(ids)
-        by_id: dict[str, StoredInference] = {}
-        while part := list(islice(remaining, MAX_IN)):
-            for page in self.pages(QueryRequest(where={"id": {"in": part}}, limit=len(part))):
-                by_id |= {inference.id: inference for inference in page.inferences}
-        return by_id
+        """Return those of some inferences that may be seen and are still there, whole, by id."""
+        seqs = [seq for id_ in ids if len(id_) < 20 and (seq := int(id_)) <= LARGEST_ID]
+        return {inference.id: inference for inference in self._read(_SELECT_WHOLE, seqs)}
 
     def read_short(self, ids: Sequence[int]) -> list[StoredInference]:
         """Return those of some inferences that may be seen and are still there, oldest first, without large JSON."""
-        with self._readers.snapshot() as connection:
-            rows = [RecordRow(*row) for row in execute_in(connection, _SELECT_SHORT, ids)]
-            models = models_by_id(connection, (row.model_id for row in rows))
-        admitted = [
-            row
-            for row in sorted(rows, key=lambda row: row.seq)
-            if self.scope.admits(models[row.model_id].name, models[row.model_id].team)
-        ]
-        inferences = [stored_inference(row, models[row.model_id]) for row in admitted]
         return [
             msgspec.structs.replace(inference, **dict.fromkeys(inference.left_out))
             if inference.left_out
             else inference
-            for inference in inferences
+            for inference in self._read(_SELECT_SHORT, ids)
+        ]
+
+    def _read(self, statement: str, ids: Sequence[int]) -> list[StoredInference]:
+        """Return what a statement selects of those of some inferences that may be seen, oldest first."""
+        with self._readers.snapshot() as connection:
+            rows = [RecordRow(*row) for row in execute_in(connection, statement, ids)]
+            models = models_by_id(connection, (row.model_id for row in rows))
+        return [
+            stored_inference(row, models[row.model_id])
+            for row in sorted(rows, key=lambda row: row.seq)
+            if self.scope.admits(models[row.model_id].name, models[row.model_id].team)
         ]
 
     def oldest_waiting_id(self) -> int | None:
@@ -466,6 +465,18 @@ class InferenceReader:
         if data is None:
             raise NotFoundError(f"input of {inference_id} is not available: removed since")
         return data, mime
+
+    def image(self, key: str) -> bytes | None:
+        """Return an image by its hash; None if it is no hash, or no inference that may be seen keeps the image."""
+        if re.fullmatch(KEY_PATTERN, key) is None:
+            return None
+        if not self.scope.is_everything:
+            with self._readers.snapshot() as connection:
+                rows = execute(connection, _MODELS_OF_IMAGE, (key,)).all()
+                models = models_by_id(connection, [int(model_id) for (model_id,) in rows]).values()
+            if not any(self.scope.admits(model.name, model.team) for model in models):
+                return None
+        return self._blobs.get(key)
 
     def thumbnail(self, key: str, width: int) -> bytes | None:
         """Return a kept thumbnail, as `Blobs`, of an image that the caller may see."""

@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from quadriga.store.records.errors import JournalError
+
 
 def create_privately() -> None:
     """Let only the user of this process, and of those that it starts, read what they create from now on."""
@@ -110,3 +112,16 @@ def sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def translate_disk_errors(action: str) -> Iterator[None]:
+    """Translate an OSError of an action on files, such as a full disk.
+
+    Raises:
+        JournalError: The action failed; the message names it.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise JournalError(f"cannot {action}: {error.strerror}") from error

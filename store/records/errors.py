@@ -21,9 +21,6 @@ StoreError               500  a fault of the server or its machine
     └── UnconfirmedError 503  journaled, but not yet as durable as the model's settings require
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import msgspec
 
 JSON_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -157,16 +154,3 @@ class JournalError(StoreError):
 
 class UnconfirmedError(JournalError):
     """The record is journaled and may still be stored, but its durability is not confirmed."""
-
-
-@contextmanager
-def translate_disk_errors(action: str) -> Iterator[None]:
-    """Translate an OSError of an action on files, such as a full disk.
-
-    Raises:
-        JournalError: The action failed; the message names it.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise JournalError(f"cannot {action}: {error.strerror}") from error

@@ -3,6 +3,7 @@
 One record per image. A request with several images gives several records with one `request_id`.
 """
 
+import time
 import zlib
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
@@ -266,6 +267,11 @@ def parse_time(text: str) -> datetime:
         return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
     except OverflowError as error:
         raise ValueError(f"expected a time from year 1 to 9999 in UTC, got {text!r}") from error
+
+
+def now_text() -> str:
+    """Return the time as RFC 3339 in UTC."""
+    return timestamp_text(time.time_ns() // 1_000_000)
 
 
 def timestamp_text(milliseconds: int) -> str:

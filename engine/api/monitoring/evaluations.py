@@ -1,5 +1,6 @@
 """HTTP routes for evaluations, which are jobs, and for the reports of evaluations and drift."""
 
+from functools import partial
 from typing import Annotated, Any
 
 from litestar import Request, Response
@@ -16,7 +17,8 @@ from quadriga.engine.api.openapi import (
     url_query,
 )
 from quadriga.engine.api.routes import get, post
-from quadriga.engine.api.store_queries import query_string
+from quadriga.engine.api.store_queries import StoreQueries, query_string
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.monitor.evaluation.parameters import (
     EvaluationParameters,
     decode_parameters,
@@ -45,6 +47,9 @@ PAGE_HEADERS = {
 
 MAX_LISTED = 1000
 """Maximum reports of a page."""
+
+PAGE_THREADS, WAITING_PAGES, PAGE_WAIT_S = 1, 64, 30.0
+"""Pages that a worker draws at once, as each decodes dozens of images, that wait for that, and how long each waits at most."""
 
 _UNREADABLE_PAGE = error_response("A parameter cannot be understood")
 _UNREADABLE = error_response("The body or one of its filters cannot be understood")
@@ -102,6 +107,9 @@ def evaluation_routes(
         hosts: The hosts that ends of jobs may be told to.
     """
     errors, unknown = body_errors(_UNREADABLE), {404: _UNKNOWN}
+    pages = StoreQueries(
+        inferences, BoundedThreads("pages of reports", PAGE_THREADS, WAITING_PAGES, PAGE_WAIT_S)
+    )
 
     @post("/api/evaluations", need="monitor", operation=_EVALUATION, errors=errors, status=202)
     def submit_evaluation(body: RawBody) -> Job:
@@ -140,10 +148,18 @@ def evaluation_routes(
         directory = reports.within(caller_scope()).directory(report_id)
         return cell_page(inferences.within(caller_scope()), directory, cells)
 
-    @get("/api/reports/{report_id:str}/page", need="read", errors=unknown, media_type="text/html")
-    def get_report_page(report_id: FromPath[str]) -> Response[bytes]:
+    @get(
+        "/api/reports/{report_id:str}/page",
+        need="read",
+        errors={404: _UNKNOWN, 503: NOT_READY},
+        media_type="text/html",
+    )
+    async def get_report_page(
+        report_id: FromPath[str], request: Request[Any, Any, Any]
+    ) -> Response[bytes]:
         """Return a report as a self-contained HTML page."""
-        page = reports.within(caller_scope()).page(report_id)
+        report = partial(reports.within(caller_scope()).page, report_id)
+        page = await pages.run(request, lambda store: report(store.image))
         return Response(page, media_type="text/html", headers=PAGE_HEADERS)
 
     return [submit_evaluation, list_reports, get_report, get_cell, get_report_page]

@@ -37,7 +37,6 @@ from quadriga.monitor.report.schema import (
     sorted_by_effect,
 )
 from quadriga.quoting import one_line
-from quadriga.store.blobs.interface import KEY_PREFIX
 from quadriga.store.exchange.dataset_files import open_dataset_files
 from quadriga.store.jobs.jobs import Jobs
 from quadriga.store.jobs.runner import JobRun, run_here
@@ -98,7 +97,7 @@ def report_of_store(
                 _warn(str(error.strerror))
             else:
                 options.is_kept, report = True, saved
-    return report, page_writer(lambda key: blobs.get(key) if key.startswith(KEY_PREFIX) else None)
+    return report, page_writer(inferences.image)
 
 
 def _report_read(run: JobRun, done: int, total: int | None) -> None:
@@ -180,8 +179,7 @@ def wait_for_report(client: Any, job: Any) -> ReportAndPage:
         quadriga.client.ClientError: The server does not respond, or the job ends without a report.
     """
     report_id = client.jobs.wait(job)["id"]
-    page = client.reports.page(report_id)
-    return read_report(client, report_id), lambda _: page
+    return read_report(client, report_id), lambda _: client.reports.page(report_id)
 
 
 def read_report(client: Any, report_id: str) -> Report:

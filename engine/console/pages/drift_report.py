@@ -11,7 +11,7 @@ from quadriga.monitor.report.drift_texts import is_spread_change, readable_numbe
 from quadriga.monitor.report.schema import Report, Signal
 from quadriga.quoting import one_line
 from quadriga.store.query.filters.syntax import SIGNAL_FIELDS
-from quadriga.store.query.sql.catalog import CLASSIFICATION
+from quadriga.store.query.names import CLASSIFICATION
 from quadriga.store.records.records import json_text
 
 

@@ -53,8 +53,8 @@ from quadriga.store.browsing.facets import (
 )
 from quadriga.store.query.filters.syntax import Scalar
 from quadriga.store.query.inferences import Count, InferenceReader, Page
+from quadriga.store.query.names import CLASSIFICATION
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.sql.catalog import CLASSIFICATION
 from quadriga.store.records.errors import NotFoundError, QueryError, QueryTimeoutError
 from quadriga.store.records.records import timestamp_text
 

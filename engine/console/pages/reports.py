@@ -1,10 +1,8 @@
 """Pages of reports: all of them, one with its numbers, and the images behind a cell of its confusion matrix."""
 
-import re
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache, partial
-from html import escape
+from functools import cache
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -34,7 +32,7 @@ from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.acknowledgements import read_acknowledgement
 from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_from_url
 from quadriga.monitor.report.gallery import Picture, Pictures, ShownImage, shown_images
-from quadriga.monitor.report.page import cell_count, counted_unit, page_content
+from quadriga.monitor.report.page import cell_count, counted_unit, page_content, render_page
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Confusion, Report, Signal, Slice
 from quadriga.store.blobs.thumbnails import WIDTHS
@@ -133,10 +131,19 @@ def report_pages(services: Services, store: ConsoleStore) -> None:
         )
 
     @services.page(REPORTS_PATH + "/{report_id:str}/page")
-    def show_whole_report(report_id: FromPath[str]) -> Response[bytes]:
-        """Show the whole report with links to the console."""
-        stored = reports.within(caller_scope()).page(report_id)
-        page = with_links(stored, report_id, frame.public_url)
+    async def show_whole_report(report_id: FromPath[str], request: PageRequest) -> Response[str]:
+        """Show the whole report with links to its inferences and earlier reports, and back to the console.
+
+        With a public URL links lead there, so that those of a copy do, too. Else they have no host: the server cannot know
+        that of a proxy before it, nor whether that takes https.
+        """
+        stored = reports.within(caller_scope())
+
+        def draw(inferences: InferenceReader) -> str:
+            report = stored.decode(report_id, Report)
+            return render_page(report, inferences.image, f"{frame.public_url}/console")
+
+        page = await store.queries.run(request, draw)
         return Response(page, media_type="text/html", headers=dict(PRINT_HEADERS))
 
 
@@ -177,38 +184,6 @@ PRINT_HEADERS = {
 }
 """Headers of the page: parts of it come from clients, so a browser may not run or fetch anything. Its links are those of this
 origin, as else they would come without the cookie of the session."""
-_INFERENCE = re.compile(rb'<a data-inference="([0-9]{1,20})">')
-_REPORT = re.compile(rb'<a data-report="([0-9]{1,20}-[0-9a-f]{1,16})">')
-_BODY, _FOOTER = b"<body>\n", b"<footer>\n"
-
-
-def with_links(page: bytes, report_id: str, url: str) -> bytes:
-    """Return the page of a report with links to its inferences and earlier reports, and one back to the console at either end.
-
-    Pages that an earlier version wrote have the link back alone.
-
-    Args:
-        page: The page as its job wrote it.
-        report_id: Id of the report.
-        url: URL at which people reach the server, without a slash at its end, so that links of a copy that somebody keeps
-            lead there, too. If it is empty, links have no host: the server cannot know that of a proxy before it, nor
-            whether that takes https.
-    """
-    console = escape(f"{url}/console").encode()
-    for pattern, path in ((_INFERENCE, b"inferences"), (_REPORT, b"reports")):
-        page = pattern.sub(partial(_link, console + b"/" + path), page)
-    back = b'<p class="back"><a href="%s/reports/%s">%s</a></p>\n' % (
-        console,
-        escape(report_id).encode(),
-        escape("Back to the report in the console").encode(),
-    )
-    page = page.replace(_BODY, _BODY + back, 1)
-    before, footer, after = page.rpartition(_FOOTER)
-    return before + footer + back + after if footer else page
-
-
-def _link(console_path: bytes, match: re.Match[bytes]) -> bytes:
-    return b'<a href="%s/%s">' % (console_path, match[1])
 
 
 class ReportTargets:

@@ -33,8 +33,7 @@ from quadriga.monitor.drift.samples import DriftError, Kind, build_sample, value
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.drift.summary import as_summary
 from quadriga.monitor.report.schema import Data, Report, Window, provenance
-from quadriga.monitor.spans import now_text
-from quadriga.store.records.records import parse_time, timestamp_text
+from quadriga.store.records.records import now_text, parse_time, timestamp_text
 from quadriga.tasks.arrays import Float32Array, Float64Array, Int64Array
 
 SOURCE_KEYS = ("camera_id", "stream", "recording")

@@ -151,9 +151,14 @@ def with_history(directory: Path, report: Report, parameters: DriftParameters) -
 
 
 def record_window(
-    directory: Path, report: Report, parameters: DriftParameters, now_s: float | None = None
+    directory: Path,
+    report: Report,
+    parameters: DriftParameters,
+    now_s: float | None = None,
+    *,
+    traceparent: str = "",
 ) -> None:
-    """Record a report's window, and queue alerts; nothing if the report is recorded already.
+    """Record a report's window, and queue alerts in a trace; nothing if the report is recorded already.
 
     Signals that are muted at `now_s`, seconds since 1970, begin no alert; None: now.
 
@@ -173,7 +178,8 @@ def record_window(
         watch, report.signals, alarms, active_mute(directory, model, now_s)
     )
     if event:
-        Outbox(drift_schedules(directory)).queue(model, event, _alert_fields(entry, event_signals))
+        outbox, fields = Outbox(drift_schedules(directory)), _alert_fields(entry, event_signals)
+        outbox.queue(model, event, fields, traceparent=traceparent)
     watch.last = entry.report
     write_model_file(path, watch)
 

@@ -23,7 +23,7 @@ from quadriga.monitor.evaluation.state import (
     read_item_table,
 )
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
-from quadriga.tasks.predictions import BOX_KEYS, ltwh_to_xyxy
+from quadriga.tasks.predictions import BOX_KEYS
 
 
 class _PredictedBox(msgspec.Struct, gc=False):
@@ -113,4 +113,4 @@ def box_overlap(state: EvaluationState) -> OverlapFunction:
 def _sides(box: Float64Array) -> tuple[Float64Array, ...]:
     """Return left, top, right, bottom and area of boxes (N, 4), xywh."""
     x, y, width, height = np.ascontiguousarray(box.T)
-    return *ltwh_to_xyxy(x, y, width, height), width * height
+    return x, y, x + width, y + height, width * height

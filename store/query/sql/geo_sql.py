@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 
 from quadriga.store.database.schema import KeyType
 from quadriga.store.query.filters.syntax import GeoBox, GeoCircle, GeoPolygon, PlaceCondition
-from quadriga.store.query.sql.catalog import Catalog
+from quadriga.store.query.names import Catalog
 from quadriga.store.query.sql.dialects import SqlDialect
 from quadriga.store.query.sql.predicates import EMPTY_RANGE, FALSE, Predicate, Scan, Sql
 from quadriga.store.records import geo

@@ -21,7 +21,7 @@ from quadriga.store.query.filters.syntax import (
     Range,
     Scalar,
 )
-from quadriga.store.query.sql.catalog import CLASSIFICATION, Catalog
+from quadriga.store.query.names import CLASSIFICATION, Catalog
 from quadriga.store.query.sql.dialects import SqlDialect
 from quadriga.store.records.ids import LARGEST_ID, TIME_SHIFT, smallest_id_at
 

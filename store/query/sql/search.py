@@ -32,7 +32,7 @@ from quadriga.store.query.filters.syntax import (
     ResolvedFilter,
     conjuncts,
 )
-from quadriga.store.query.sql.catalog import Catalog
+from quadriga.store.query.names import Catalog
 from quadriga.store.query.sql.dialects import DIALECTS
 from quadriga.store.query.sql.geo_sql import compile_place
 from quadriga.store.query.sql.predicates import (

@@ -171,9 +171,7 @@ def test_a_stored_evaluation_is_kept_as_those_of_jobs_are(data) -> None:
     assert msgspec.json.decode(jobs.result(kept.id).read_bytes()) == report
     assert jobs.read(kept.id).state == "succeeded"
     files = {path.name: path.stat().st_mode & 0o77 for path in (data / "jobs" / kept.id).iterdir()}
-    assert files == dict.fromkeys(
-        ("job.json", "lock", "report.html", "report.json", "inferences.jsonl"), 0
-    )
+    assert files == dict.fromkeys(("job.json", "lock", "report.json", "inferences.jsonl"), 0)
     assert re.search(r"^Kept as report [0-9]+-[0-9a-f]{4}$", run(*options).stdout, re.MULTILINE)
     assert len(jobs.ids()) == 2
     run("--model", "ships", "--where", "meta.at=ge:9", "--data", data, code=2)

@@ -168,19 +168,20 @@ def test_a_webhook_is_told_the_trace_of_the_job_that_a_request_submitted(
 
     def work(run):
         window = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T01:00:00Z"}
-        outbox.queue("a", "drift", {"report": "/api/reports/1", "window": window, "signals": []})
+        fields = {"report": "/api/reports/1", "window": window, "signals": []}
+        outbox.queue("a", "drift", fields, traceparent=run.traceparent)
         (run.directory / "result").write_text("")
         return "result"
 
     jobs = Jobs(tmp_path / "jobs", traceparent=lambda: TRACEPARENT)
     job = jobs.submit("drift", {})
-    with in_background(JobRunner(jobs, {"drift": work}, NoStore(), None, spans=tracing).run):
+    with in_background(JobRunner(jobs, {"drift": work}, NoStore(), None, span=tracing.job).run):
         until = time.monotonic() + 60
         while jobs.read(job.id).state != "succeeded":
             assert time.monotonic() < until
             time.sleep(0.02)
     client = WebhookClient(parse_webhook_hosts("alerts.example.org"))
-    DeliveryQueues([outbox], client, tracing).deliver()
+    DeliveryQueues([outbox], client, tracing.delivery).deliver()
     tracing.close()
     (of_job,), (delivery,) = receiver.named("job drift"), receiver.named("POST webhook")
     assert (of_job["traceId"], of_job["parentSpanId"]) == (TRACE, SPAN)

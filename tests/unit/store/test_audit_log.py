@@ -21,8 +21,7 @@ from quadriga.store.audit.entries import (
     encode_entry,
     timestamp,
 )
-from quadriga.store.audit.files import AuditFile
-from quadriga.store.audit.log import MAX_SOURCES, OTHERS, SEVERAL, SUM_S, AuditLog
+from quadriga.store.audit.log import MAX_SOURCES, OTHERS, SEVERAL, SUM_S, AuditFile, AuditLog
 from quadriga.store.audit.reading import _Cursor, _encode_cursor, parse_since, read_page
 from quadriga.store.records.errors import AuditError, QueryError
 from tests.memory import taking_at_most

@@ -10,7 +10,7 @@ import pytest
 from quadriga.store.database.schema import KeyType
 from quadriga.store.query.filters.forms import parse
 from quadriga.store.query.filters.syntax import GeoBox
-from quadriga.store.query.sql.catalog import Catalog
+from quadriga.store.query.names import Catalog
 from quadriga.store.query.sql.dialects import DIALECTS
 from quadriga.store.query.sql.geo_sql import EARTH_RADIUS_M, compile_place, covering_ranges
 from quadriga.store.records import geo

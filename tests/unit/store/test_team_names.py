@@ -16,8 +16,8 @@ from quadriga.store.query.columns import label_counts, labelled_ids, source_valu
 from quadriga.store.query.filters.forms import parse
 from quadriga.store.query.filters.syntax import ResolvedFilter
 from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.query.names import Catalog
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.sql.catalog import Catalog
 from quadriga.store.query.sql.search import Planner
 from quadriga.store.records.ids import LARGEST_ID
 from quadriga.store.records.records import (

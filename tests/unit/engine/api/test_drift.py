@@ -88,12 +88,6 @@ def client(jobs, store, baselines):
         yield http_client
 
 
-@pytest.fixture
-def without_pages(monkeypatch):
-    """Spare the time that their pictures take."""
-    monkeypatch.setattr("quadriga.monitor.report.page.render_page", lambda *_: "")
-
-
 def put(client, **body):
     answer = client.put(PATH, content=json.dumps(body))
     assert answer.status_code == 200, answer.text
@@ -137,7 +131,7 @@ def test_a_baseline_is_built_and_a_window_compared_with_it(client, jobs, store, 
     assert "score" in client.get(f"/api/reports/{job_id}/page").text
 
 
-def test_the_filter_of_a_saved_baseline_is_no_drift(client, jobs, store, without_pages):
+def test_the_filter_of_a_saved_baseline_is_no_drift(client, jobs, store):
     fill(store, range(3000, 3150), run="a", lane=1)
     fill(store, range(4000, 4150), shift=0.3, run="b", lane=2)
     finished(jobs, store, put(client, name="run-a", where={"meta.run": "a"})["job"])
@@ -199,7 +193,7 @@ def test_a_baseline_that_is_removed_is_gone(client, jobs, store, tmp_path):
     assert client.delete(PATH).status_code == 404
 
 
-def test_a_rolling_baseline_moves_along(client, jobs, store, without_pages):
+def test_a_rolling_baseline_moves_along(client, jobs, store):
     response = put(client, name="before", rolling="20m")
     assert (response["state"], response["job"]) == ("ready", None)
     times = {"from": time_at_second(LATER), "to": time_at_second(LATER + 60)}
@@ -220,7 +214,7 @@ def test_a_dataset_is_a_baseline(client, jobs, store):
     assert baseline["window"]["filter"] == {"meta.dataset_snapshot_id": {"eq": "scenes"}}
 
 
-def test_a_killed_report_is_made_again_the_same(client, jobs, store, without_pages):
+def test_a_killed_report_is_made_again_the_same(client, jobs, store):
     finished(jobs, store, put(client, to=time_at_second(LATER))["job"])
     times = {"from": time_at_second(LATER), "to": "now"}
     expected = report_of(jobs, store, submit(client, **times))
@@ -237,7 +231,7 @@ def test_a_killed_report_is_made_again_the_same(client, jobs, store, without_pag
     )
 
 
-def test_windows_of_a_schedule_are_noted(client, jobs, store, tmp_path, without_pages):
+def test_windows_of_a_schedule_are_noted(client, jobs, store, tmp_path):
     times = {"start": time_at_second(LATER), "end": time_at_second(LATER + 60)}
     parameters = DriftParameters("one", **times, schedule="1h")
     put(client, name="default", rolling="20m")

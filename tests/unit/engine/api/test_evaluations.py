@@ -25,7 +25,7 @@ from quadriga.store.records.ids import EPOCH_MS
 from quadriga.store.records.records import InputReference, ModelReference, TruthStatement
 from tests.background import in_background, until
 from tests.server_process import IMAGES
-from tests.unit.http_client import NoStore, client_of
+from tests.unit.http_client import client_of
 from tests.unit.monitor.evaluation.evaluation_images import stable_report
 from tests.unit.store.conftest import make_record
 
@@ -61,8 +61,8 @@ def store(store):
 
 
 @pytest.fixture
-def client(jobs):
-    with client_of(evaluation_routes(jobs, NoStore(), ReportStore(jobs))) as http_client:
+def client(jobs, store):
+    with client_of(evaluation_routes(jobs, store.inferences, ReportStore(jobs))) as http_client:
         yield http_client
 
 
@@ -320,10 +320,32 @@ def test_result_of_another_job_is_not_a_report(client, jobs, store, page):
     assert answer.json()["error"] == f"report not found: {job_id} is the id of another job"
 
 
-def test_missing_page_is_not_found(client, jobs, store):
+def test_a_page_that_an_earlier_version_saved_stays_as_it_is(client, jobs, store):
     job_id = submit(client)
     finished(jobs, store, job_id)
-    (jobs.directory / job_id / "report.html").unlink()
-    answer = client.get(f"/api/reports/{job_id}/page")
-    assert answer.status_code == 404
-    assert answer.json()["error"] == "report not found: report.html was removed"
+    (jobs.directory / job_id / "report.html").write_text("<!DOCTYPE html>saved")
+    assert client.get(f"/api/reports/{job_id}/page").text == "<!DOCTYPE html>saved"
+
+
+def test_a_page_says_which_images_are_not_stored(client, jobs, store):
+    job_id = submit(client)
+    finished(jobs, store, job_id)
+    for path in (store.root / "blobs").glob("??/*"):
+        path.unlink()
+    page = client.get(f"/api/reports/{job_id}/page").text
+    assert "data:image/jpeg;base64," not in page
+    assert "The image is not kept." in page
+
+
+@pytest.mark.parametrize(
+    ("content", "status"), [(None, 404), ("{", 409), ('{"schema": "report/9"}', 409)]
+)
+def test_no_page_is_drawn_of_a_report_that_cannot_be_read(client, jobs, store, content, status):
+    job_id = submit(client)
+    finished(jobs, store, job_id)
+    report = jobs.directory / job_id / "report.json"
+    if content is None:
+        report.unlink()
+    else:
+        report.write_text(content)
+    assert client.get(f"/api/reports/{job_id}/page").status_code == status

@@ -1,15 +1,14 @@
 """Stored inferences one by one and in bulk, their ground truth, and saved filters."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..class_labels import ClassLabels
 from ..errors import InputError, TruthWarning, show_warnings
 from ..inference import read_events
 from ..masks import Labels, mask_annotations
 from ..queries import StoredInference
-from ..transport.calls import json_call, present, read_bytes, read_call
+from ..transport.calls import Call, path_of, present, read_bytes, read_call
 from ..versions import model_body
 from .jobs import Job
 from .resource import Resource, Sender
@@ -18,6 +17,7 @@ from .statements import annotation_list, statements_call
 Where = str | Mapping[str, Any] | None
 """A filter, as JSON or as one line of text; None for everything."""
 
+Make = Callable[[dict[str, Any]], StoredInference]
 _INFERENCE = "/api/inferences/{}"
 
 
@@ -26,12 +26,12 @@ class Inferences(Resource):
 
     Args:
         sender: Sends requests.
-        labels: Knows the labels of models.
+        make: Makes an inference of its JSON.
     """
 
-    def __init__(self, sender: Sender, labels: ClassLabels) -> None:
+    def __init__(self, sender: Sender, make: Make) -> None:
         super().__init__(sender)
-        self._labels = labels
+        self._make = make
 
     def get(self, inference_id: str) -> StoredInference:
         """Return one inference.
@@ -39,21 +39,17 @@ class Inferences(Resource):
         Raises:
             NotFound: There is none with the id.
         """
-        raw = self._send(read_call(_INFERENCE, inference_id))
-        return StoredInference(raw, self.image, self._labels)
+        return self._make(self._get(_INFERENCE, inference_id))
 
     def image(self, inference_id: str, *, width: int | None = None) -> bytes:
         """Return the image file; with a width, in pixels, a thumbnail of it."""
         call = read_call(f"{_INFERENCE}/input", inference_id, query={"w": width})
-        data: bytes = self._send(call, read_bytes)
+        data: bytes = self._sender.send(call, read_bytes)
         return data
 
     def presigned(self, inference_id: str) -> dict[str, Any]:
         """Return one inference with an address of its image that needs no key."""
-        raw: dict[str, Any] = self._send(
-            read_call(_INFERENCE, inference_id, query={"presign": True})
-        )
-        return raw
+        return self._get(_INFERENCE, inference_id, presign=True)
 
     def change_metadata(
         self,
@@ -64,11 +60,11 @@ class Inferences(Resource):
     ) -> Any:
         """Set top-level keys of the metadata, and remove others."""
         body = {"set": dict(values or {}), "remove": list(remove)}
-        return self._send(json_call("POST", f"{_INFERENCE}/metadata", inference_id, body=body))
+        return self._request("POST", f"{_INFERENCE}/metadata", inference_id, body=body)
 
     def metadata_history(self, inference_id: str) -> Any:
         """Return who changed the metadata when."""
-        return self._send(read_call(f"{_INFERENCE}/metadata/history", inference_id))
+        return self._get(f"{_INFERENCE}/metadata/history", inference_id)
 
     def give_feedback(
         self,
@@ -81,17 +77,15 @@ class Inferences(Resource):
     ) -> Any:
         """Say what a person thinks of an inference."""
         body = {"kind": kind, "value": value, "comment": comment, "source": source}
-        return self._send(json_call("POST", f"{_INFERENCE}/feedback", inference_id, body=body))
+        return self._request("POST", f"{_INFERENCE}/feedback", inference_id, body=body)
 
     def neighbours(self, inference_id: str, *, q: str | None = None, order: str = "-ts") -> Any:
         """Return the inferences before and after one, among those that a filter finds."""
-        query = {"q": q, "order": order}
-        return self._send(read_call(f"{_INFERENCE}/neighbours", inference_id, query=query))
+        return self._get(f"{_INFERENCE}/neighbours", inference_id, q=q, order=order)
 
     def similar(self, inference_id: str, *, q: str | None = None, limit: int | None = None) -> Any:
         """Return the inferences whose images are most alike to the model."""
-        query = {"q": q, "limit": limit}
-        return self._send(read_call(f"{_INFERENCE}/similar", inference_id, query=query))
+        return self._get(f"{_INFERENCE}/similar", inference_id, q=q, limit=limit)
 
     def count(self, where: Where = None, *, consistency: str | None = None) -> int:
         """Return how many inferences a filter finds; `consistency` and warnings as for `Client.query`."""
@@ -170,19 +164,18 @@ class Inferences(Resource):
         if not where and not every:
             raise InputError("expected a filter, or every=True to delete everything")
         body = present(where=where) | {"dry_run": dry_run, "all": every, "erase": erase}
-        return self._send(json_call("POST", "/api/inferences/delete", body=body))
+        return self._request("POST", "/api/inferences/delete", body=body)
 
     def tail(self, q: str | None = None, *, after: str | None = None) -> Iterator[Any]:
         """Yield new inferences as they are stored, without end; close the iterator to stop."""
-        call = read_call("/api/inferences/tail", query={"q": q, "after": after})
-        headers = {"Accept": "text/event-stream"}
-        stream = type(call)(call.method, call.path, headers=headers, is_repeatable=True)
-        yield from read_events(self._sender.open_stream(stream))
+        path = path_of("/api/inferences/tail", query={"q": q, "after": after})
+        call = Call("GET", path, headers={"Accept": "text/event-stream"})
+        yield from read_events(self._sender.open_stream(call))
 
     def bulk(self, model: str, source: str, **parameters: Any) -> dict[str, Any]:
         """Begin a job that runs a model over a folder or zip of the server; see `client.jobs.wait`."""
         body = model_body(model, {"source": source, **parameters})
-        return Job(self._send(json_call("POST", "/api/inferences/bulk", body=body)))
+        return Job(self._request("POST", "/api/inferences/bulk", body=body))
 
     def replay(self, model: str, where: Where = None, **parameters: Any) -> dict[str, Any]:
         """Begin a job that runs `name@version` over stored images and compares; `client.jobs.result` has its report.
@@ -193,7 +186,7 @@ class Inferences(Resource):
             parameters: As docs/serving.md has them, `from_` for `from`.
         """
         body = model_body(model, {**parameters, **present(where=where)})
-        return Job(self._send(json_call("POST", "/api/replays", body=body)))
+        return Job(self._request("POST", "/api/replays", body=body))
 
     def export(
         self,
@@ -211,12 +204,10 @@ class Inferences(Resource):
         body = present(
             where=where, format=format_, images=images, annotations=annotations, webhook=webhook
         )
-        return Job(self._send(json_call("POST", "/api/exports", body=body)))
+        return Job(self._request("POST", "/api/exports", body=body))
 
     def _read(self, path: str, body: Any) -> Any:
-        return self._send(
-            json_call("POST", "/api/inferences" + path, body=body, is_repeatable=True)
-        )
+        return self._request("POST", "/api/inferences" + path, body=body, is_repeatable=True)
 
 
 class Truth(Resource):
@@ -224,12 +215,12 @@ class Truth(Resource):
 
     Args:
         sender: Sends requests.
-        labels: Knows the labels of models.
+        make: Makes an inference of its JSON.
     """
 
-    def __init__(self, sender: Sender, labels: ClassLabels) -> None:
+    def __init__(self, sender: Sender, make: Make) -> None:
         super().__init__(sender)
-        self._labels = labels
+        self._make = make
 
     def get(self, inference_id: str) -> dict[str, Any]:
         """Return the ground truth of an inference with its revision.
@@ -237,12 +228,11 @@ class Truth(Resource):
         Raises:
             NotFound: None is stated.
         """
-        truth: dict[str, Any] = self._send(read_call(f"{_INFERENCE}/ground-truth", inference_id))
-        return truth
+        return self._get(f"{_INFERENCE}/ground-truth", inference_id)
 
     def history(self, inference_id: str) -> Any:
         """Return who stated the ground truth when, newest first."""
-        return self._send(read_call(f"{_INFERENCE}/ground-truth/history", inference_id))
+        return self._get(f"{_INFERENCE}/ground-truth/history", inference_id)
 
     def state(
         self,
@@ -273,11 +263,9 @@ class Truth(Resource):
             **present(review=review),
         }
         headers = None if revision is None else {"If-Match": f'"{revision}"'}
-        call = json_call(
-            "PUT", f"{_INFERENCE}/ground-truth", inference_id, body=body, headers=headers
-        )
-        stated = _warned(self._send(call))
-        return StoredInference(stated, self._image, self._labels)
+        path = f"{_INFERENCE}/ground-truth"
+        stated = self._request("PUT", path, inference_id, body=body, headers=headers)
+        return self._make(_warned(stated))
 
     def state_mask(
         self,
@@ -300,7 +288,7 @@ class Truth(Resource):
         Raises:
             InputError: It is no such mask, has another size than the image, or a value without a label.
         """
-        stored = self._send(read_call(_INFERENCE, inference_id)).get("input") or {}
+        stored = self._get(_INFERENCE, inference_id).get("input") or {}
         width, height = stored.get("width"), stored.get("height")
         size = (width, height) if width and height else None
         return self.state(
@@ -310,8 +298,8 @@ class Truth(Resource):
     def withdraw(self, inference_id: str, *, revision: str | None = None) -> StoredInference:
         """Remove the ground truth of an inference."""
         headers = None if revision is None else {"If-Match": f'"{revision}"'}
-        call = json_call("DELETE", f"{_INFERENCE}/ground-truth", inference_id, headers=headers)
-        return StoredInference(self._send(call), self._image, self._labels)
+        path = f"{_INFERENCE}/ground-truth"
+        return self._make(self._request("DELETE", path, inference_id, headers=headers))
 
     def bulk(
         self,
@@ -335,11 +323,7 @@ class Truth(Resource):
             TruthWarning: As for `state`.
         """
         call = statements_call(items, join, present(**parameters))
-        return _warned(self._send(call))
-
-    def _image(self, inference_id: str) -> bytes:
-        data: bytes = self._send(read_call(f"{_INFERENCE}/input", inference_id), read_bytes)
-        return data
+        return _warned(self._sender.send(call))
 
 
 def _warned(answer: dict[str, Any]) -> dict[str, Any]:
@@ -353,13 +337,13 @@ class Views(Resource):
 
     def list(self) -> Any:
         """Return the saved views."""
-        return self._send(read_call("/api/views"))
+        return self._get("/api/views")
 
     def save(self, view: str, query: str, *, order: str = "-ts") -> Any:
         """Save a filter, as one line of text, under a name."""
         body = {"query": query, "order": order}
-        return self._send(json_call("PUT", "/api/views/{}", view, body=body))
+        return self._request("PUT", "/api/views/{}", view, body=body)
 
     def delete(self, view: str) -> Any:
         """Remove a view."""
-        return self._send(json_call("DELETE", "/api/views/{}", view))
+        return self._request("DELETE", "/api/views/{}", view)

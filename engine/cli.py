@@ -29,8 +29,8 @@ _EXPECTED_ERRORS = {
 
 
 _COMMANDS = {
-    "audit": "commands.audit:audit_command", "backup": "commands.store:backup_command",
-    "baseline": "commands.monitoring.baseline:baseline_command", "check": "commands.store:check_command",
+    "audit": "commands.keys:audit_command", "backup": "commands.store:backup_command",
+    "baseline": "commands.monitoring.drift:baseline_command", "check": "commands.store:check_command",
     "compare": "commands.compare:compare_command", "drift": "commands.monitoring.drift:drift_command",
     "erase": "commands.erase:erase_command", "evaluate": "commands.monitoring.evaluate:evaluate_command",
     "export": "commands.inferences:export_command", "import": "commands.inferences:import_command",
@@ -38,7 +38,7 @@ _COMMANDS = {
     "keys": "commands.keys:keys_command", "migrate": "commands.store:migrate", "models": "commands.server:models_command",
     "query": "commands.inferences:query", "replay": "commands.compare:replay_command",
     "reports": "commands.server:reports_command", "restore": "commands.store:restore_command",
-    "schedules": "commands.server:schedules_command", "select": "commands.select:select_command",
+    "schedules": "commands.server:schedules_command", "select": "commands.inferences:select_command",
     "serve": "processes.serve_command:serve", "store": "commands.store:store", "validate": "commands.checks:validate",
 }  # fmt: skip
 """Modules and names of commands, which are imported as they are used: the others cost a command nothing."""

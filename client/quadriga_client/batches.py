@@ -241,15 +241,10 @@ def outcome(source: str, answered: "Future[Result]") -> Result | FailedInference
     """Return a result, or what stands in its place; raise errors that all further images would have, too."""
     try:
         return answered.result()
+    except _NOT_OF_AN_IMAGE:
+        raise
     except ClientError as error:
-        return failure(source, error)
-
-
-def failure(source: str, error: ClientError) -> FailedInference:
-    """Return what stands in the place of a result, or raise the error if all further images would have it, too."""
-    if isinstance(error, _NOT_OF_AN_IMAGE):
-        raise error
-    return FailedInference(source, error)
+        return FailedInference(source, error)
 
 
 class BatchProgress:

@@ -19,7 +19,14 @@ from .batches import (
 from .class_labels import ClassLabels
 from .errors import BadAnswer, InputError, Unauthenticated
 from .images import Image, image_bytes, source_name
-from .inference import INPUT_NAME, infer_call, log_call, logged_inference, read_result, tensors_call
+from .inference import (
+    INPUT_NAME,
+    image_tensor,
+    infer_call,
+    logged_inference,
+    number_tensors,
+    read_result,
+)
 from .queries import Query, StoredInference
 from .reports import Report
 from .resources.jobs import Job, Jobs, Reports
@@ -30,7 +37,6 @@ from .results import Result
 from .transport.calls import (
     Call,
     Read,
-    Sink,
     check_answer,
     json_call,
     present,
@@ -46,7 +52,7 @@ from .transport.configuration import (
     tls_contexts,
 )
 from .transport.connections import Connections, Response
-from .transport.retries import RetryPolicy, send_repeatedly
+from .transport.retries import send_repeatedly
 from .versions import Version, model_body, split_version
 
 MAX_ANSWER_BYTES = 256 << 20
@@ -111,9 +117,9 @@ class Client:
         self._headers = {"User-Agent": USER_AGENT, **(headers or {})}
         if secret := chosen_key(key):
             self._headers["Authorization"] = f"Bearer {secret}"
-        self._policy = RetryPolicy(retries, total_timeout)
+        self._retries, self._total_s = retries, total_timeout
         self._timeout_s = timeout
-        self._allow_urls = allow_urls
+        self._image_bytes = partial(image_bytes, allow_urls=allow_urls, timeout_s=timeout)
         self.models = Models(self)
         """Models of the server, and their settings."""
         self.traffic = Traffic(self)
@@ -121,9 +127,9 @@ class Client:
         self.schedules = Schedules(self)
         """What the server evaluates and compares again and again."""
         self._labels = ClassLabels(self._read_model)
-        self.inferences = Inferences(self, self._labels)
+        self.inferences = Inferences(self, self._stored)
         """Stored inferences."""
-        self.truth = Truth(self, self._labels)
+        self.truth = Truth(self, self._stored)
         """Ground truth."""
         self.views = Views(self)
         """Saved filters."""
@@ -184,20 +190,12 @@ class Client:
             Unreachable: There is no answer.
             Conflict: The key was used with another request.
         """
-        data = image_bytes(image, allow_urls=self._allow_urls, timeout_s=self._timeout_s)
-        call = infer_call(
-            model,
-            data,
-            version=version,
-            metadata=metadata,
-            parameters=parameters,
-            request_id=request_id,
-            idempotency_key=idempotency_key,
-            input_name=input_name,
-        )
-        result: Result = self.send(
-            call, partial(read_result, image=data, source=source_name(image), labels=self._labels)
-        )
+        data = self._image_bytes(image)
+        tensor = image_tensor(len(data), input_name, metadata, parameters)
+        body = present(inputs=[tensor], id=request_id)
+        call = infer_call(model, version, body, "parameters", image=data, key=idempotency_key)
+        read = partial(read_result, image=data, source=source_name(image), labels=self._labels)
+        result: Result = self.send(call, read)
         return result
 
     def infer_many(
@@ -257,11 +255,9 @@ class Client:
             parameters: Parameters of the request.
             request_id: As for `infer`.
         """
-        answer: dict[str, Any] = self.send(
-            tensors_call(
-                model, inputs, version=version, parameters=parameters, request_id=request_id
-            )
-        )
+        rows = number_tensors(inputs) if isinstance(inputs, Mapping) else list(inputs)
+        body = present(inputs=rows, parameters=dict(parameters or {}) or None, id=request_id)
+        answer: dict[str, Any] = self.send(infer_call(model, version, body, "tensors"))
         return answer
 
     def log(
@@ -294,12 +290,14 @@ class Client:
             InputError: The image or a value cannot be sent.
             ServerRefused: The server answered with an error.
         """
-        data = None
-        if image is not None:
-            data = image_bytes(image, allow_urls=self._allow_urls, timeout_s=self._timeout_s)
-        own = logged_inference(data, predictions=predictions, metadata=metadata, key=key, **values)
-        answer = self.send(log_call(*split_version(model, version), [own]))
-        ids: list[str] = answer["inferences"][0]["ids"]
+        own = {
+            "image": image,
+            "predictions": predictions,
+            "metadata": metadata,
+            "key": key,
+            **values,
+        }
+        ids: list[str] = self.log_many(model, [own], version=version)["inferences"][0]["ids"]
         return ids
 
     def log_many(
@@ -313,14 +311,12 @@ class Client:
                 there is none.
             version: Version of the model.
         """
-        items = []
-        for inference in inferences:
-            values = dict(inference)
-            image = values.pop("image", None)
-            if image is not None:
-                image = image_bytes(image, allow_urls=self._allow_urls, timeout_s=self._timeout_s)
-            items.append(logged_inference(image, **values))
-        answer: dict[str, Any] = self.send(log_call(*split_version(model, version), items))
+        items = [logged_inference(inference, self._image_bytes) for inference in inferences]
+        name, version = split_version(model, version)
+        body = present(model=name, version=version, inferences=items)
+        answer: dict[str, Any] = self.send(
+            json_call("POST", "/api/inferences", body=body, is_repeatable=True)
+        )
         return answer
 
     def query(
@@ -355,7 +351,7 @@ class Client:
             read_page=lambda page: self.send(
                 json_call("POST", "/api/inferences/query", body=page, is_repeatable=True)
             ),
-            make=lambda row: StoredInference(row, self.inferences.image, self._labels),
+            make=self._stored,
             count=lambda: self.inferences.count(where, consistency=consistency),
         )
 
@@ -395,53 +391,50 @@ class Client:
         body = model_body(model, parameters)
         return self._report("/api/drift", body, wait=wait, progress=progress)
 
-    def send(self, call: Call, read: Read = read_json, *, sink: Sink | None = None) -> Any:
-        """Send a request, again if that is safe, and return what `read` makes of the answer.
-
-        Args:
-            call: The request.
-            read: Reads the answer.
-            sink: Takes the parts of the body of the answer; such a request is sent once.
-        """
-        policy = self._policy if sink is None else RetryPolicy(0, self._policy.total_s)
+    def send(self, call: Call, read: Read = read_json) -> Any:
+        """Send a request, again if that is safe, and return what `read` makes of the answer."""
         answer = send_repeatedly(
-            call, policy, partial(self._send_once, call, sink=sink), self._knows_keys
+            call,
+            partial(self._send_once, call),
+            self._knows_keys,
+            retries=self._retries,
+            total_s=self._total_s,
         )
         return read(answer)
 
-    def open_stream(self, call: Call) -> Iterator[bytes]:
-        """Send a request once, and yield the lines of its answer."""
-        headers = {**self._headers, **call.headers}
-        lines = self._connections.stream(
-            call.method, call.path, headers, call.body, timeout_s=self._timeout_s
+    def open_stream(self, call: Call, *, by_line: bool = True) -> Iterator[bytes]:
+        """Send a request once, and yield the lines of its answer, or parts of up to 1 MiB."""
+        return self._connections.stream(
+            call.method,
+            call.path,
+            {**self._headers, **call.headers},
+            call.body,
+            timeout_s=self._timeout_s,
+            check=self._check,
+            by_line=by_line,
         )
-        first = next(lines)
-        assert isinstance(first, Response), "the answer comes before its lines"
-        try:
-            check_answer(first, self.url)
-            for line in lines:
-                assert isinstance(line, bytes), "there is one answer"
-                yield line
-        finally:
-            lines.close()
 
-    def _send_once(self, call: Call, end_s: float, sink: Sink | None = None) -> Response:
+    def _send_once(self, call: Call, end_s: float) -> Response:
         answer = self._connections.exchange(
             call.method,
             call.path,
             {**self._headers, **call.headers},
             call.body,
             deadline_s=min(end_s, time.monotonic() + self._timeout_s),
-            sink=sink,
-            sink_timeout_s=self._timeout_s,
         )
+        self._check(answer)
+        return answer
+
+    def _check(self, answer: Response) -> None:
         try:
             check_answer(answer, self.url)
         except Unauthenticated as error:
             if "Authorization" not in self._headers:
                 error.add_note(f"no key was sent: set key=, {KEY_VARIABLE} or {KEY_FILE_VARIABLE}")
             raise
-        return answer
+
+    def _stored(self, raw: Mapping[str, Any]) -> StoredInference:
+        return StoredInference(raw, self.inferences.image, self._labels)
 
     def _read_model(self, name: str) -> Any:
         """Read a model for its labels, in one short try: pictures do without them."""

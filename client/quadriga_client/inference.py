@@ -1,11 +1,11 @@
-"""Requests for inferences and their answers, an image behind JSON, without base64; and requests that store others' inferences.
+"""Requests for inferences and their answers, an image behind JSON, without base64; and inferences that others made.
 
 Source: chariot-v2-kserve with the binary data of Triton's V2 extension: JSON, then the image, 4 bytes of its length first.
 """
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from .transport.calls import (
     Call,
     bad_answer,
     encode_json,
-    json_call,
     new_key,
     path_of,
     present,
@@ -27,61 +26,63 @@ from .transport.connections import Response
 from .versions import Version, split_version
 
 INPUT_NAME = "input-image-0"
-LOG_PATH = "/api/inferences"
 
 
 def infer_call(
     model: str,
-    image: bytes,
-    *,
     version: Version | None,
-    metadata: Mapping[str, Any] | None,
-    parameters: Mapping[str, Any] | None,
-    request_id: str | None,
-    idempotency_key: str | None,
-    input_name: str = INPUT_NAME,
+    body: Mapping[str, Any],
+    subject: str,
+    *,
+    image: bytes | None = None,
+    key: str | None = None,
 ) -> Call:
-    """Make a request for an inference of one image.
+    """Make a request for an inference.
 
     Args:
         model: Name of the model, or `name@version`.
-        image: Image file.
         version: Version of the model; None for the one that the server chooses.
-        metadata: Metadata that is stored with the inference.
-        parameters: Further parameters of the input, such as `score_threshold`.
-        request_id: Id of the request, as it is stored; None for a random one.
-        idempotency_key: Key under which the request is stored once; None for a random one.
-        input_name: Name of the image, as it is stored.
+        body: JSON of the request.
+        subject: Name of the values in the body, for the message about one that JSON does not have.
+        image: Image file behind the JSON, which `image_tensor` describes in it.
+        key: Key under which the request is stored once; None for a random one.
 
     Raises:
         InputError: A value cannot be sent.
+    """
+    text = encode_json(body, subject)
+    key = key or new_key()
+    # Replicas find by the id that a request came twice.
+    headers = {"Idempotency-Key": key, "X-Request-ID": key[:128]}
+    parts = [text]
+    if image is None:
+        headers["Content-Type"] = "application/json"
+    else:
+        parts += [len(image).to_bytes(4, "little"), image]
+        headers["Content-Type"] = "application/octet-stream"
+        headers["Inference-Header-Content-Length"] = str(len(text))
+    path = model_path(model, version) + "/infer"
+    return Call("POST", path, parts, headers, is_repeatable=True, needs_key_support=True)
+
+
+def image_tensor(
+    image_bytes: int,
+    name: str,
+    metadata: Mapping[str, Any] | None,
+    parameters: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return the input of an image of so many bytes, which stands behind the JSON.
+
+    Raises:
+        InputError: The metadata cannot be sent.
     """
     sent = dict(parameters or {})
     if metadata is not None:
         if not isinstance(metadata, Mapping):
             raise InputError(f"expected metadata to be a dict, got {type(metadata).__name__}")
         sent["metadata"] = encode_json(metadata, "metadata").decode()
-    sent["binary_data_size"] = len(image) + 4
-    tensor = {"name": input_name, "shape": [1], "datatype": "BYTES", "parameters": sent}
-    body: dict[str, Any] = {"inputs": [tensor]}
-    if request_id is not None:
-        body["id"] = request_id
-    text = encode_json(body, "parameters")
-    key = idempotency_key or new_key()
-    return Call(
-        "POST",
-        model_path(model, version) + "/infer",
-        (text, len(image).to_bytes(4, "little"), image),
-        {
-            "Content-Type": "application/octet-stream",
-            "Inference-Header-Content-Length": str(len(text)),
-            "Idempotency-Key": key,
-            # replicas find by it that a request came twice
-            "X-Request-ID": key[:128],
-        },
-        is_repeatable=True,
-        needs_key_support=True,
-    )
+    sent["binary_data_size"] = image_bytes + 4
+    return {"name": name, "shape": [1], "datatype": "BYTES", "parameters": sent}
 
 
 def read_result(
@@ -104,56 +105,27 @@ def read_result(
     return Result(raw, output, image, source, labels_of=labels_of)
 
 
-def tensors_call(
-    model: str,
-    inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-    *,
-    version: Version | None,
-    parameters: Mapping[str, Any] | None,
-    request_id: str | None,
-) -> Call:
-    """Make a request for an inference of tensors, as V2 has them; see `Client.infer_tensors`."""
-    rows = _tensor_rows(inputs) if isinstance(inputs, Mapping) else list(inputs)
-    body: dict[str, Any] = {"inputs": rows}
-    if parameters:
-        body["parameters"] = dict(parameters)
-    if request_id is not None:
-        body["id"] = request_id
-    key = new_key()
-    return Call(
-        "POST",
-        model_path(model, version) + "/infer",
-        (encode_json(body, "tensors"),),
-        {"Content-Type": "application/json", "Idempotency-Key": key, "X-Request-ID": key},
-        is_repeatable=True,
-        needs_key_support=True,
-    )
-
-
-def log_call(model: str, version: str | None, inferences: Sequence[Mapping[str, Any]]) -> Call:
-    """Make a request that stores inferences once, however often it is sent: each has a key."""
-    items = [{"key": new_key(), **inference} for inference in inferences]
-    body = present(model=model, version=version, inferences=items)
-    return json_call("POST", LOG_PATH, body=body, is_repeatable=True)
-
-
-def logged_inference(image: bytes | None, **values: Any) -> dict[str, Any]:
-    """Return an inference as the server takes it.
+def logged_inference(
+    inference: Mapping[str, Any], image_bytes: Callable[[Any], bytes]
+) -> dict[str, Any]:
+    """Return an inference as the server takes it, with a key, under which it is stored once.
 
     Args:
-        image: The image file, or None.
-        values: As docs/elsewhere.md has them; those that are None are left out. `time` may be a `datetime`.
+        inference: As docs/elsewhere.md has it; values that are None are left out. `time` may be a `datetime`.
+        image_bytes: Returns the bytes of its image.
 
     Raises:
-        InputError: `time` is a datetime without time zone.
+        InputError: The image cannot be read, or `time` is a datetime without time zone.
     """
+    values = present(**inference)
     time = values.get("time")
     if isinstance(time, datetime):
         if time.tzinfo is None:
             raise InputError(f"expected a time with a time zone, got {time}")
         values["time"] = time.isoformat()
-    encoded = None if image is None else base64.b64encode(image).decode()
-    return present(image=encoded, **values)
+    if "image" in values:
+        values["image"] = base64.b64encode(image_bytes(values["image"])).decode()
+    return {"key": new_key(), **values}
 
 
 _DATATYPES = {
@@ -167,7 +139,8 @@ _DATATYPES = {
 }
 
 
-def _tensor_rows(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
+def number_tensors(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return arrays of numbers by input as the tensors of V2; raise an `InputError` for others."""
     rows = []
     for name, array in inputs.items():
         datatype = _DATATYPES.get(str(getattr(array, "dtype", "")))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from .class_labels import ClassIds, LabelsOf
+from .class_labels import ClassIds, LabelsOf, number_labels
 from .errors import InputError, load_package
 from .images import image_size, open_image
 
@@ -108,14 +108,40 @@ class Predictions:
             MissingPackage: supervision is not installed.
             InputError: The predictions have no shapes, or a label has no number.
         """
-        from .formats import supervision_detections
-
-        return supervision_detections(self, class_ids)
+        supervision = load_package("supervision", "to_supervision()")
+        numpy = load_package("numpy", "to_supervision()")
+        rows = _shaped_rows(self.predictions)
+        if not rows:
+            return supervision.Detections.empty()
+        labels = [str(row["label"]) for row in rows]
+        numbers = number_labels(labels, class_ids, self.labels_of, 0)
+        data: dict[str, Any] = {"class_name": numpy.array(labels)}
+        if all("cx" in row for row in rows):
+            data["xyxyxyxy"] = corners = OrientedBoxes(rows, lambda: self.image_size).corners
+            xyxy = numpy.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+        else:
+            boxes = [[0.0] * 4 if "cx" in row else box_xyxy(row) for row in rows]
+            xyxy = numpy.asarray(boxes, dtype=numpy.float32).reshape(-1, 4)
+        masks = None
+        if all("contour" in row for row in rows):
+            size = self.image_size
+            masks = numpy.stack([region.mask(size) for region in self.regions])
+        return supervision.Detections(
+            xyxy=xyxy,
+            mask=masks,
+            confidence=numpy.asarray(
+                [row.get("score") or 0.0 for row in rows], dtype=numpy.float32
+            ),
+            class_id=numpy.asarray(numbers, dtype=int),
+            data=data,
+        )
 
     def to_coco(
         self, image_id: int = 1, category_ids: ClassIds | None = None
     ) -> list[dict[str, Any]]:
         """Return annotations of COCO, one for each box or region, with `score`.
+
+        A region with holes is a list of rings, of which COCO's own readers fill the union; rotated boxes are polygons.
 
         Args:
             image_id: Id of the image in the dataset.
@@ -124,12 +150,33 @@ class Predictions:
         Raises:
             InputError: The predictions have no shapes, or a label has no id.
         """
-        from .formats import coco_annotations
-
-        return coco_annotations(self, image_id, category_ids)
+        rows = _shaped_rows(self.predictions)
+        labels = [str(row["label"]) for row in rows]
+        numbers = number_labels(labels, category_ids, self.labels_of, 1)
+        annotations = []
+        for row, number in zip(rows, numbers, strict=True):
+            rings = self._rings(row)
+            left, top, right, bottom = box_xyxy({"contour": _points(rings)} if rings else row)
+            annotation = {
+                "image_id": image_id,
+                "category_id": number,
+                "bbox": [left, top, right - left, bottom - top],
+                "area": abs(_area(rings)) if rings else (right - left) * (bottom - top),
+                "iscrowd": 0,
+                "score": row.get("score"),
+            }
+            if rings:
+                annotation["segmentation"] = [
+                    [float(value) for point in ring for value in point] for ring in rings
+                ]
+            annotations.append(annotation)
+        return annotations
 
     def to_yolo(self, class_ids: ClassIds | None = None) -> str:
         """Return lines of a YOLO label file: class and shape, relative to the image's size.
+
+        A box is its centre, width and height; a rotated box its four corners; a region its longest ring, as the format has no
+        holes.
 
         Args:
             class_ids: Numbers of the labels, as for `to_supervision`.
@@ -137,9 +184,30 @@ class Predictions:
         Raises:
             InputError: The predictions have no shapes, or a label has no number.
         """
-        from .formats import yolo_lines
+        rows = _shaped_rows(self.predictions)
+        if not rows:
+            return ""
+        labels = [str(row["label"]) for row in rows]
+        numbers = number_labels(labels, class_ids, self.labels_of, 0)
+        width, height = self.image_size
+        lines = []
+        for row, number in zip(rows, numbers, strict=True):
+            if "xmin" in row:
+                left, top, right, bottom = box_xyxy(row)
+                values = [(left + right) / 2 / width, (top + bottom) / 2 / height]
+                values += [(right - left) / width, (bottom - top) / height]
+            else:
+                longest = max(self._rings(row), key=len, default=[])
+                values = [value for x, y in longest for value in (x / width, y / height)]
+            lines.append(" ".join([str(number), *(f"{value:.6f}" for value in values)]))
+        return "\n".join(lines) + "\n"
 
-        return yolo_lines(self, class_ids)
+    def _rings(self, row: Mapping[str, Any]) -> list[list[tuple[float, float]]]:
+        """Return the rings of a region, or that of a rotated box, in pixels; none of an upright box."""
+        if "cx" in row:
+            corners = OrientedBoxes([row], lambda: self.image_size).corners[0].tolist()
+            return [[(across, down) for across, down in corners]]
+        return ring_points(row) if "contour" in row else []
 
     def to_pandas(self) -> Any:
         """Return a `pandas.DataFrame` with a row for each prediction.
@@ -408,3 +476,31 @@ def _float32(rows: Any, columns: int | None = None) -> "npt.NDArray[np.float32]"
     numpy = load_package("numpy", "predictions as an array")
     array: npt.NDArray[np.float32] = numpy.asarray(rows, dtype=numpy.float32)
     return array if columns is None else array.reshape(-1, columns)
+
+
+def _shaped_rows(predictions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the predictions with shapes.
+
+    Raises:
+        InputError: There are predictions, but none of them has a shape.
+    """
+    rows = [row for row in predictions if row.keys() & SHAPE_KEYS]
+    if predictions and not rows:
+        raise InputError(
+            "expected boxes, rotated boxes or regions, got predictions without shapes: "
+            f"{', '.join(predictions[0])}"
+        )
+    return rows
+
+
+def _points(rings: Sequence[Sequence[tuple[float, float]]]) -> list[list[dict[str, float]]]:
+    return [[{"x": across, "y": down} for across, down in ring] for ring in rings]
+
+
+def _area(rings: Sequence[Sequence[tuple[float, float]]]) -> float:
+    """Return the area within rings in pixels: outer rings and those of holes go opposite ways around."""
+    total = 0.0
+    for ring in rings:
+        following = [*ring[1:], *ring[:1]]
+        total += sum(x * v - u * y for (x, y), (u, v) in zip(ring, following, strict=True)) / 2
+    return total

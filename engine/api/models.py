@@ -207,19 +207,17 @@ class ModelEntries:
             compared = current_drift.choose(name, drifts.get(name, [])) if current_drift else None
             has_alarm = compared is not None and compared.summary.status == "drift"
             mute = self._mutes.within(scope).active(name) if has_alarm or not is_brief else None
-            entries.append(
-                _entry(
-                    name,
-                    of_server,
-                    of_name,
-                    replays=stored.get(replay_name(name), []),
-                    baseline=_default_baseline(baselines, name, of_name),
-                    drift=_last_drift(compared, reports, mute),
-                    evaluation=_evaluation_that_counts(by_kind.get((name, "evaluation"), [])),
-                    mute=mute,
-                    described_labels=self._labels(name, scope.team) if is_described else (),
-                )
+            described_labels = self._labels(name, scope.team) if is_described else ()
+            replays = [] if is_replay(name) else stored.get(replay_name(name), [])
+            entry = replace(
+                _entry(name, of_server, of_name, described_labels),
+                baseline=_default_baseline(baselines, name, of_name),
+                drift=_last_drift(compared, reports, mute),
+                evaluation=_last_evaluation(by_kind.get((name, "evaluation"), [])),
+                replays=[_version(replayed, replayed) for replayed in replays],
+                drift_mute=mute,
             )
+            entries.append(entry)
         return entries
 
     def one(self, name: str) -> ModelEntry:
@@ -236,10 +234,7 @@ def served_entries(served_versions: list[ServedVersion]) -> list[ModelEntry]:
     """Return the models of a server that stores nothing, by name."""
     scope = caller_scope()
     served = _by_name(v for v in served_versions if scope.admits_model(v.name))
-    return [
-        _entry(name, versions, [], baseline=None, drift=None, evaluation=None)
-        for name, versions in sorted(served.items())
-    ]
+    return [_entry(name, versions, []) for name, versions in sorted(served.items())]
 
 
 def model_routes(entries: ModelEntries) -> list[HTTPRouteHandler]:
@@ -284,7 +279,7 @@ def _reports_by_kind(
     return by_kind
 
 
-def _evaluation_that_counts(summaries: Sequence[ReportSummary]) -> ReportSummary | None:
+def _last_evaluation(summaries: Sequence[ReportSummary]) -> LastEvaluation | None:
     """Return the newest evaluation of images with ground truth, of all of them, of a time, or of a schedule; None without any.
 
     One with another filter, which somebody made of a part, counts only if there are no others, and one of no images after all.
@@ -295,7 +290,18 @@ def _evaluation_that_counts(summaries: Sequence[ReportSummary]) -> ReportSummary
         for summary in measured
         if summary.is_scheduled or not summary.filter or _is_of_a_time(summary.filter)
     )
-    return next(of_all, next(iter(measured or summaries), None))
+    last = next(of_all, next(iter(measured or summaries), None))
+    if last is None:
+        return None
+    version = last.model.version
+    return LastEvaluation(
+        last.id,
+        last.created,
+        last.n,
+        last.headline,
+        version=version,
+        is_pooled=last.model.is_pooled or ", " in version,
+    )
 
 
 def _is_of_a_time(where: Any) -> bool:
@@ -363,14 +369,9 @@ def _entry(
     name: str,
     served: list[ServedVersion],
     stored: list[StoredVersion],
-    *,
-    baseline: LastBaseline | None,
-    drift: LastDrift | None,
-    evaluation: ReportSummary | None,
-    mute: Mute | None = None,
-    replays: Sequence[StoredVersion] = (),
     described_labels: Sequence[str] = (),
 ) -> ModelEntry:
+    """Return a model without what its monitoring said."""
     versions = _versions(served, stored)
     labels = next((version.labels for version in served if version.labels), described_labels)
     return ModelEntry(
@@ -385,20 +386,9 @@ def _entry(
         errors=sum(version.errors for version in stored),
         first_at=min((version.first_at for version in stored), default=None),
         last_at=max((version.last_at for version in stored), default=None),
-        baseline=baseline,
-        drift=drift,
-        replays=[] if is_replay(name) else [_version(replayed, replayed) for replayed in replays],
-        drift_mute=mute,
-        evaluation=None
-        if evaluation is None
-        else LastEvaluation(
-            evaluation.id,
-            evaluation.created,
-            evaluation.n,
-            evaluation.headline,
-            version=evaluation.model.version,
-            is_pooled=evaluation.model.is_pooled or ", " in evaluation.model.version,
-        ),
+        baseline=None,
+        drift=None,
+        evaluation=None,
     )
 
 

@@ -77,14 +77,19 @@ def json_body(struct: type[msgspec.Struct], *hidden: str, **descriptions: str) -
         descriptions: Descriptions of fields, by name.
     """
     schema = body_schema(struct, *hidden, **descriptions)
+    content = {"application/json": OpenAPIMediaType(schema=schema)}
+    return _operation(request_body=RequestBody(content=content, required=True))
+
+
+def _operation(**described: Any) -> type[Operation]:
+    """Return the operation with what the signature of its function does not describe."""
 
     @dataclass
-    class WithBody(Operation):
+    class Described(Operation):
         def __post_init__(self) -> None:
-            content = {"application/json": OpenAPIMediaType(schema=schema)}
-            self.request_body = RequestBody(content=content, required=True)
+            vars(self).update(described)
 
-    return WithBody
+    return Described
 
 
 def body_schema(struct: type[msgspec.Struct], *hidden: str, **descriptions: str) -> Any:
@@ -157,13 +162,7 @@ def url_query(
         *([] if path is None else [Parameter(path, param_in="path", required=True, schema=text)]),
         *(Parameter(name, param_in="query", schema=schema) for name, schema in schemas.items()),
     ]
-
-    @dataclass
-    class WithQuery(Operation):
-        def __post_init__(self) -> None:
-            self.parameters = parameters
-
-    return WithQuery
+    return _operation(parameters=parameters)
 
 
 BLOBS_PATH = "/api/blobs/"

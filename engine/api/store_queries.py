@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import copy_context
 from typing import Any, TypeVar
 
 from litestar import Request
@@ -41,11 +40,11 @@ class StoreQueries:
             QueryCancelledError: The client left before the end.
         """
         gone = asyncio.ensure_future(wait_for_disconnect(request.receive))
-        context, cancellation = copy_context(), Cancellation()
+        cancellation = Cancellation()
         inferences = self._inferences.within(caller_scope()).cancelled_by(cancellation)
         try:
             async with self._threads.turn(gone):
-                searching = self._threads.start(lambda: context.run(work, inferences))
+                searching = self._threads.start(work, inferences)
                 ends: list[asyncio.Future[Any]] = [gone, searching]
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if not searching.done():

@@ -19,12 +19,10 @@ from quadriga.engine.api.monitoring.drift import drift_alarm_routes, drift_route
 from quadriga.engine.api.monitoring.evaluations import evaluation_routes
 from quadriga.engine.api.monitoring.schedules import evaluation_schedule_routes, schedule_routes
 from quadriga.engine.api.store_queries import StoreQueries
-from quadriga.engine.api.stored.browsing import browsing_routes
-from quadriga.engine.api.stored.changes import change_routes
+from quadriga.engine.api.stored.changes import change_routes, ground_truth_routes
 from quadriga.engine.api.stored.event_streams import EventStreams
-from quadriga.engine.api.stored.ground_truth import ground_truth_routes
 from quadriga.engine.api.stored.inference_tables import table_routes
-from quadriga.engine.api.stored.inferences import inference_routes
+from quadriga.engine.api.stored.inferences import browsing_routes, inference_routes
 from quadriga.engine.api.stored.logged_inferences import logged_inference_routes
 from quadriga.engine.api.stored.tail import tail_route
 from quadriga.engine.api.stored.thumbnails import Thumbnails

@@ -12,7 +12,7 @@ import rich_click as click
 
 from quadriga.engine.commands.options import connect, option, parse_object, server_option
 from quadriga.engine.commands.output import print_progress
-from quadriga.quoting import one_line, printable
+from quadriga.quoting import listed, one_line, printable
 
 MAX_PREDICTIONS = 10
 """Maximum predictions on the line of an image."""
@@ -185,10 +185,8 @@ def _print_result(result: Any, *, as_json: bool, points: bool) -> bool:
 def _summary(predictions: Sequence[dict[str, Any]]) -> str:
     from quadriga.client.drawing import caption
 
-    captions = [one_line(caption(row), 200) for row in predictions[:MAX_PREDICTIONS]]
-    hidden = len(predictions) - len(captions)
-    more = f" and {hidden:,} more" if hidden > 0 else ""
-    return f"{', '.join(captions) or 'nothing'}{more}"
+    captions = [one_line(caption(row), 200) for row in predictions]
+    return listed(captions, MAX_PREDICTIONS) or "nothing"
 
 
 def _draw(pictures: PictureFolder, result: Any) -> bool:

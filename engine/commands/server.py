@@ -1,7 +1,7 @@
 """The commands `quadriga models`, `jobs`, `reports` and `schedules`: what a server has, does and keeps."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +19,9 @@ from quadriga.engine.commands.options import (
     server_option,
 )
 from quadriga.engine.commands.output import echo_json, print_table, print_text, short_time
+
+Cells = Callable[[dict[str, Any]], tuple[str, ...]]
+"""Function that returns the texts of a row."""
 
 _JOB_COLUMNS = ("id", "kind", "state", "progress", "ended", "error")
 _id_argument = click.argument("job_id", metavar="ID")
@@ -79,12 +82,7 @@ def jobs_command(
     jobs = connect(server).jobs.list()
     if state:
         jobs = [job for job in jobs if job["state"] in state]
-    if as_json:
-        echo_json({"jobs": jobs})
-    elif jobs:
-        print_table(_JOB_COLUMNS, map(_job_cells, jobs))
-    else:
-        click.echo("no jobs")
+    _print_list("jobs", {"jobs": jobs}, _JOB_COLUMNS, _job_cells, as_json=as_json)
 
 
 @jobs_command.command("show")
@@ -130,6 +128,18 @@ def job_result(job_id: str, output: Path, server: str) -> None:
     click.echo(f"{output}: {output.stat().st_size:,} bytes")
 
 
+def _print_list(
+    name: str, answer: dict[str, Any], columns: Sequence[str], cells: Cells, *, as_json: bool
+) -> None:
+    """Print the list of this name in an answer as a table, or the whole answer as JSON."""
+    if as_json:
+        echo_json(answer)
+    elif answer[name]:
+        print_table(columns, map(cells, answer[name]))
+    else:
+        click.echo(f"no {name}")
+
+
 def _job_cells(job: dict[str, Any]) -> tuple[str, ...]:
     """Return the texts of a job's row; its progress as `12,000 of 40,000, reading inferences`."""
     done, total, step = (job["progress"].get(name) for name in ("done", "total", "step"))
@@ -173,15 +183,10 @@ def reports_command(context: click.Context, server: str, model: str | None, as_j
     if model is not None:
         name = _name_of(client, model)
         reports = [report for report in reports if report["model"]["name"] == name]
-    if as_json:
-        echo_json({"reports": reports, "unreadable": unreadable})
-        return
-    if reports:
-        columns = ("id", "kind", "model", "version", "status", "made", "images")
-        print_table(columns, map(_report_cells, reports))
-    else:
-        click.echo("no reports")
-    for report_id in unreadable:
+    columns = ("id", "kind", "model", "version", "status", "made", "images")
+    shown = {"reports": reports, "unreadable": unreadable}
+    _print_list("reports", shown, columns, _report_cells, as_json=as_json)
+    for report_id in () if as_json else unreadable:
         click.echo(f"report {report_id} is damaged, or of a newer version", err=True)
 
 
@@ -225,14 +230,9 @@ def _report_cells(report: dict[str, Any]) -> tuple[str, ...]:
 @json_option
 def schedules_command(server: str, as_json: bool) -> None:
     """List the schedules of drift and of evaluation that a server has for its models."""
-    schedules = list(_schedules(connect(server)))
-    if as_json:
-        echo_json({"schedules": schedules})
-    elif schedules:
-        columns = ("model", "kind", "every", "next report", "alerts go to", "waiting alerts")
-        print_table(columns, map(_schedule_cells, schedules))
-    else:
-        click.echo("no schedules")
+    listed = {"schedules": list(_schedules(connect(server)))}
+    columns = ("model", "kind", "every", "next report", "alerts go to", "waiting alerts")
+    _print_list("schedules", listed, columns, _schedule_cells, as_json=as_json)
 
 
 def _schedules(client: Any) -> Iterator[dict[str, Any]]:

@@ -64,13 +64,9 @@ def backup_command(
     description = made.description
     place = f"{target.rstrip('/')}/{made.name}"
     if as_json:
-        shown = msgspec.to_builtins(msgspec.structs.replace(description, files={}))
-        click.echo(json.dumps({"backup": place, **shown, "new_images": made.new_images}))
+        _print_backup(place, description, new_images=made.new_images)
     else:
-        click.echo(
-            f"{place}: {description.inferences:,} inferences, {description.journaled:,} in the journal, {description.images:,} images "
-            f"({made.new_images:,} new)"
-        )
+        click.echo(f"{place}: {_counts(description)} ({made.new_images:,} new)")
         if description.missing_images:
             click.echo(
                 f"{description.missing_images:,} images were removed meanwhile, or are damaged",
@@ -117,18 +113,26 @@ def restore_command(backup: str, *, without_database: bool, as_json: bool, **sto
     )
     description = restored.description
     if as_json:
-        shown = msgspec.to_builtins(msgspec.structs.replace(description, files={}))
-        shown["missing_images"] = restored.missing_images
-        click.echo(json.dumps({"backup": name, **shown}))
+        _print_backup(name, description, missing_images=restored.missing_images)
     else:
         server = f" of {description.host}, {description.folder}" if description.host else ""
         click.echo(
-            f"{name}{server}: {description.inferences:,} inferences, {description.journaled:,} in the journal, {description.images:,} images; "
+            f"{name}{server}: {_counts(description)}; "
             "start the server on it, or look at it with quadriga check"
         )
         if restored.missing_images:
             click.echo(f"{restored.missing_images:,} images are not in the backup", err=True)
     sys.exit(1 if restored.missing_images else 0)
+
+
+def _print_backup(name: str, description: Any, **counts: int) -> None:
+    """Print a backup as JSON, without its list of files."""
+    shown = msgspec.to_builtins(msgspec.structs.replace(description, files={}))
+    click.echo(json.dumps({"backup": name, **shown, **counts}))
+
+
+def _counts(stored: Any) -> str:
+    return f"{stored.inferences:,} inferences, {stored.journaled:,} in the journal, {stored.images:,} images"
 
 
 @click.command("check")

@@ -2,8 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextvars import copy_context
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -103,8 +101,7 @@ def label_studio_routes(
     @post(f"{PATH}/setup", operation_class=_SETUP, need="infer", **body_options)
     async def set_up_label_studio(name: FromPath[str], body: RawBody) -> Setup:
         """Check that a labeling interface has a tag for the model's labels, for Label Studio."""
-        context = copy_context()
-        return await asyncio.to_thread(context.run, backend.setup, name, body)
+        return await asyncio.to_thread(backend.setup, name, body)
 
     @post(f"{PATH}/predict", operation_class=_PREDICT, need="infer", **body_options)
     async def predict_for_label_studio(
@@ -118,9 +115,10 @@ def label_studio_routes(
         name: FromPath[str], request: Request[Any, Any, Any], body: RawBody
     ) -> WebhookResult:
         """Keep annotations that a webhook of Label Studio sends as ground truth, or withdraw deleted ones."""
-        context, scope, hosts = copy_context(), caller_scope(), own_hosts(request)
-        take = partial(context.run, backend.take_webhook, name, body, scope, hosts)
-        result: WebhookResult = await threads.run(take)
+        hosts = own_hosts(request)
+        result: WebhookResult = await threads.run(
+            backend.take_webhook, name, body, caller_scope(), hosts
+        )
         note_number(result.stated + result.withdrawn)
         return result
 

@@ -11,10 +11,8 @@ from litestar.testing import TestClient
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.routes import options_routes
 from quadriga.engine.api.store_queries import StoreQueries
-from quadriga.engine.api.stored.browsing import browsing_routes
-from quadriga.engine.api.stored.changes import change_routes
-from quadriga.engine.api.stored.ground_truth import ground_truth_routes
-from quadriga.engine.api.stored.inferences import inference_routes
+from quadriga.engine.api.stored.changes import change_routes, ground_truth_routes
+from quadriga.engine.api.stored.inferences import browsing_routes, inference_routes
 from quadriga.engine.api.stored.thumbnails import Thumbnails
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.store.changes.service import ChangeService

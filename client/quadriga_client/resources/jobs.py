@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import InputError, JobFailed
 from ..progress import ProgressLine
 from ..reports import Report
-from ..transport.calls import json_call, read_bytes, read_call, read_text
+from ..transport.calls import read_bytes, read_call, read_text
 from .resource import Resource, Rows
 
 FIRST_LOOK_S, MAX_LOOK_S = 0.1, 2.0
@@ -30,16 +30,15 @@ class Jobs(Resource):
 
     def list(self) -> Rows:
         """Return all jobs, newest first."""
-        return [Job(job) for job in self._send(read_call("/api/jobs"))["jobs"]]
+        return [Job(job) for job in self._get("/api/jobs")["jobs"]]
 
     def get(self, job_id: str) -> Job:
         """Return one job, with the end of its log."""
-        return Job(self._send(read_call("/api/jobs/{}", job_id)))
+        return Job(self._get("/api/jobs/{}", job_id))
 
     def cancel(self, job_id: str) -> Job:
         """Cancel a job at its next step."""
-        call = json_call("POST", "/api/jobs/{}/cancel", job_id, is_repeatable=True)
-        return Job(self._send(call))
+        return Job(self._request("POST", "/api/jobs/{}/cancel", job_id, is_repeatable=True))
 
     def result(
         self,
@@ -59,7 +58,7 @@ class Jobs(Resource):
         """
         call = read_call("/api/jobs/{}/result", job_id)
         if path is None:
-            data: bytes = self._send(call, read_bytes)
+            data: bytes = self._sender.send(call, read_bytes)
             return data
         target = Path(path)
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -67,12 +66,13 @@ class Jobs(Resource):
         try:
             with part.open("wb") as file:
 
-                def write(data: bytes) -> None:
-                    file.write(data)
-                    line.show(lambda: f"{target.name}: {file.tell() >> 20} MiB")
+                def progress_text() -> str:
+                    return f"{target.name}: {file.tell() >> 20} MiB"
 
-                self._send(call, read_bytes, sink=write)
-                line.end(lambda: f"{target.name}: {file.tell() >> 20} MiB")
+                for data in self._sender.open_stream(call, by_line=False):
+                    file.write(data)
+                    line.show(progress_text)
+                line.end(progress_text)
             part.replace(target)
         except OSError as error:
             if isinstance(error, ConnectionError):
@@ -125,16 +125,15 @@ class Reports(Resource):
 
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> Any:
         """Return the reports, the newest first; with a limit a page of them, and `cursor` for the next, None on the last one."""
-        return self._send(read_call("/api/reports", query={"limit": limit, "cursor": cursor}))
+        return self._get("/api/reports", limit=limit, cursor=cursor)
 
     def get(self, report_id: str) -> Report:
         """Return a report, by the id of its job."""
-        return Report(self._send(read_call("/api/reports/{}", report_id)))
+        return Report(self._get("/api/reports/{}", report_id))
 
     def page(self, report_id: str) -> str:
         """Return a report as a page of HTML."""
-        page: str = self._send(read_call("/api/reports/{}/page", report_id), read_text)
-        return page
+        return str(self._sender.send(read_call("/api/reports/{}/page", report_id), read_text))
 
     def inferences(
         self,
@@ -148,19 +147,18 @@ class Reports(Resource):
         q: str | None = None,
     ) -> Any:
         """Return a page of the inferences in a cell of the report's confusion matrix."""
-        query = {
-            "truth": truth, "predicted": predicted, "order": order, "limit": limit, "cursor": cursor, "q": q,
-        }  # fmt: skip
-        return self._send(read_call("/api/reports/{}/inferences", report_id, query=query))
+        cell = {"truth": truth, "predicted": predicted, "order": order}
+        path = "/api/reports/{}/inferences"
+        return self._get(path, report_id, **cell, limit=limit, cursor=cursor, q=q)
 
     def acknowledgement(self, report_id: str) -> Any:
         """Return who acknowledged a report."""
-        return self._send(read_call("/api/reports/{}/acknowledge", report_id))
+        return self._get("/api/reports/{}/acknowledge", report_id)
 
     def acknowledge(self, report_id: str, note: str = "") -> Any:
         """Say that a report was seen, and what is known or done."""
         body = {"note": note}
-        return self._send(json_call("POST", "/api/reports/{}/acknowledge", report_id, body=body))
+        return self._request("POST", "/api/reports/{}/acknowledge", report_id, body=body)
 
 
 def _progress(job: dict[str, Any]) -> str:

@@ -1,9 +1,9 @@
 """What all groups of methods stand on: `client.models`, `client.truth` and so on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
-from ..transport.calls import Call, Read, Sink, read_json
+from ..transport.calls import Call, Read, json_call, read_call, read_json
 
 Rows = list[dict[str, Any]]
 Names = list[str]
@@ -12,11 +12,11 @@ Names = list[str]
 class Sender(Protocol):
     """Sends requests; `Client` does."""
 
-    def send(self, call: Call, read: Read = read_json, *, sink: Sink | None = None) -> Any:
+    def send(self, call: Call, read: Read = read_json) -> Any:
         """Send a request, and return what `read` makes of the answer."""
 
-    def open_stream(self, call: Call) -> Iterator[bytes]:
-        """Send a request, and yield the lines of the answer."""
+    def open_stream(self, call: Call, *, by_line: bool = True) -> Iterator[bytes]:
+        """Send a request, and yield the lines of the answer, or parts of it."""
 
 
 class Resource:
@@ -24,7 +24,19 @@ class Resource:
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
-        self._send: Callable[..., Any] = sender.send
+
+    def _get(self, template: str, *values: object, **query: object) -> dict[str, Any]:
+        """Return the JSON at a path; see `path_of`."""
+        answer: dict[str, Any] = self._sender.send(read_call(template, *values, query=query))
+        return answer
+
+    def _request(
+        self, method: str, template: str, *values: object, body: Any = None, **options: Any
+    ) -> dict[str, Any]:
+        """Send JSON, and return that of the answer; see `json_call`."""
+        call = json_call(method, template, *values, body=body, **options)
+        answer: dict[str, Any] = self._sender.send(call)
+        return answer
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._sender!r}>"

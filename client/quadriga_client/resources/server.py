@@ -16,7 +16,7 @@ class Server(Resource):
         Raises:
             Unreachable: There is no answer.
         """
-        return bool(self._send(read_call("/v2/health/live"))["live"])
+        return bool(self._get("/v2/health/live")["live"])
 
     def ready(self) -> bool:
         """Check whether the server answers requests to all its models.
@@ -25,7 +25,7 @@ class Server(Resource):
             Unreachable: There is no answer.
         """
         try:
-            return bool(self._send(read_call("/v2/health/ready"))["ready"])
+            return bool(self._get("/v2/health/ready")["ready"])
         except ServerRefused as error:
             if error.status in {400, 503}:
                 return False
@@ -33,13 +33,11 @@ class Server(Resource):
 
     def metadata(self) -> dict[str, Any]:
         """Return name, version and extensions of the server."""
-        metadata: dict[str, Any] = self._send(read_call("/v2"))
-        return metadata
+        return self._get("/v2")
 
     def metrics(self) -> str:
         """Return the metrics in Prometheus' text form."""
-        text: str = self._send(read_call("/metrics"), read_text)
-        return text
+        return str(self._sender.send(read_call("/metrics"), read_text))
 
     def audit(
         self,
@@ -50,13 +48,12 @@ class Server(Resource):
         cursor: str | None = None,
     ) -> Any:
         """Return a page of who did what."""
-        query = {"since": since, "key": key, "limit": limit, "cursor": cursor}
-        return self._send(read_call("/api/audit", query=query))
+        return self._get("/api/audit", since=since, key=key, limit=limit, cursor=cursor)
 
     def erasures(self) -> Any:
         """Return the erasures of personal data and how far they are."""
-        return self._send(read_call("/api/erasures"))
+        return self._get("/api/erasures")
 
     def erasure(self, erasure_id: str) -> Any:
         """Return one erasure."""
-        return self._send(read_call("/api/erasures/{}", erasure_id))
+        return self._get("/api/erasures/{}", erasure_id)

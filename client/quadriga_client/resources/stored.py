@@ -1,23 +1,24 @@
 """Stored inferences one by one and in bulk, their ground truth, and saved filters."""
 
+import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from ..class_labels import ClassLabels
 from ..errors import InputError, TruthWarning, show_warnings
 from ..inference import read_events
 from ..masks import Labels, mask_annotations
 from ..queries import StoredInference
-from ..transport.calls import json_call, present, read_bytes, read_call
+from ..transport.calls import Call, encode_json, json_call, path_of, present, read_bytes, read_call
 from ..versions import model_body
 from .jobs import Job
 from .resource import Resource, Sender
-from .statements import annotation_list, statements_call
 
 Where = str | Mapping[str, Any] | None
 """A filter, as JSON or as one line of text; None for everything."""
 
+Make = Callable[[dict[str, Any]], StoredInference]
 _INFERENCE = "/api/inferences/{}"
 
 
@@ -26,12 +27,12 @@ class Inferences(Resource):
 
     Args:
         sender: Sends requests.
-        labels: Knows the labels of models.
+        make: Makes an inference of its JSON.
     """
 
-    def __init__(self, sender: Sender, labels: ClassLabels) -> None:
+    def __init__(self, sender: Sender, make: Make) -> None:
         super().__init__(sender)
-        self._labels = labels
+        self._make = make
 
     def get(self, inference_id: str) -> StoredInference:
         """Return one inference.
@@ -39,21 +40,17 @@ class Inferences(Resource):
         Raises:
             NotFound: There is none with the id.
         """
-        raw = self._send(read_call(_INFERENCE, inference_id))
-        return StoredInference(raw, self.image, self._labels)
+        return self._make(self._get(_INFERENCE, inference_id))
 
     def image(self, inference_id: str, *, width: int | None = None) -> bytes:
         """Return the image file; with a width, in pixels, a thumbnail of it."""
         call = read_call(f"{_INFERENCE}/input", inference_id, query={"w": width})
-        data: bytes = self._send(call, read_bytes)
+        data: bytes = self._sender.send(call, read_bytes)
         return data
 
     def presigned(self, inference_id: str) -> dict[str, Any]:
         """Return one inference with an address of its image that needs no key."""
-        raw: dict[str, Any] = self._send(
-            read_call(_INFERENCE, inference_id, query={"presign": True})
-        )
-        return raw
+        return self._get(_INFERENCE, inference_id, presign=True)
 
     def change_metadata(
         self,
@@ -64,11 +61,11 @@ class Inferences(Resource):
     ) -> Any:
         """Set top-level keys of the metadata, and remove others."""
         body = {"set": dict(values or {}), "remove": list(remove)}
-        return self._send(json_call("POST", f"{_INFERENCE}/metadata", inference_id, body=body))
+        return self._request("POST", f"{_INFERENCE}/metadata", inference_id, body=body)
 
     def metadata_history(self, inference_id: str) -> Any:
         """Return who changed the metadata when."""
-        return self._send(read_call(f"{_INFERENCE}/metadata/history", inference_id))
+        return self._get(f"{_INFERENCE}/metadata/history", inference_id)
 
     def give_feedback(
         self,
@@ -81,17 +78,15 @@ class Inferences(Resource):
     ) -> Any:
         """Say what a person thinks of an inference."""
         body = {"kind": kind, "value": value, "comment": comment, "source": source}
-        return self._send(json_call("POST", f"{_INFERENCE}/feedback", inference_id, body=body))
+        return self._request("POST", f"{_INFERENCE}/feedback", inference_id, body=body)
 
     def neighbours(self, inference_id: str, *, q: str | None = None, order: str = "-ts") -> Any:
         """Return the inferences before and after one, among those that a filter finds."""
-        query = {"q": q, "order": order}
-        return self._send(read_call(f"{_INFERENCE}/neighbours", inference_id, query=query))
+        return self._get(f"{_INFERENCE}/neighbours", inference_id, q=q, order=order)
 
     def similar(self, inference_id: str, *, q: str | None = None, limit: int | None = None) -> Any:
         """Return the inferences whose images are most alike to the model."""
-        query = {"q": q, "limit": limit}
-        return self._send(read_call(f"{_INFERENCE}/similar", inference_id, query=query))
+        return self._get(f"{_INFERENCE}/similar", inference_id, q=q, limit=limit)
 
     def count(self, where: Where = None, *, consistency: str | None = None) -> int:
         """Return how many inferences a filter finds; `consistency` and warnings as for `Client.query`."""
@@ -170,19 +165,18 @@ class Inferences(Resource):
         if not where and not every:
             raise InputError("expected a filter, or every=True to delete everything")
         body = present(where=where) | {"dry_run": dry_run, "all": every, "erase": erase}
-        return self._send(json_call("POST", "/api/inferences/delete", body=body))
+        return self._request("POST", "/api/inferences/delete", body=body)
 
     def tail(self, q: str | None = None, *, after: str | None = None) -> Iterator[Any]:
         """Yield new inferences as they are stored, without end; close the iterator to stop."""
-        call = read_call("/api/inferences/tail", query={"q": q, "after": after})
-        headers = {"Accept": "text/event-stream"}
-        stream = type(call)(call.method, call.path, headers=headers, is_repeatable=True)
-        yield from read_events(self._sender.open_stream(stream))
+        path = path_of("/api/inferences/tail", query={"q": q, "after": after})
+        call = Call("GET", path, headers={"Accept": "text/event-stream"})
+        yield from read_events(self._sender.open_stream(call))
 
     def bulk(self, model: str, source: str, **parameters: Any) -> dict[str, Any]:
         """Begin a job that runs a model over a folder or zip of the server; see `client.jobs.wait`."""
         body = model_body(model, {"source": source, **parameters})
-        return Job(self._send(json_call("POST", "/api/inferences/bulk", body=body)))
+        return Job(self._request("POST", "/api/inferences/bulk", body=body))
 
     def replay(self, model: str, where: Where = None, **parameters: Any) -> dict[str, Any]:
         """Begin a job that runs `name@version` over stored images and compares; `client.jobs.result` has its report.
@@ -193,7 +187,7 @@ class Inferences(Resource):
             parameters: As docs/serving.md has them, `from_` for `from`.
         """
         body = model_body(model, {**parameters, **present(where=where)})
-        return Job(self._send(json_call("POST", "/api/replays", body=body)))
+        return Job(self._request("POST", "/api/replays", body=body))
 
     def export(
         self,
@@ -211,12 +205,10 @@ class Inferences(Resource):
         body = present(
             where=where, format=format_, images=images, annotations=annotations, webhook=webhook
         )
-        return Job(self._send(json_call("POST", "/api/exports", body=body)))
+        return Job(self._request("POST", "/api/exports", body=body))
 
     def _read(self, path: str, body: Any) -> Any:
-        return self._send(
-            json_call("POST", "/api/inferences" + path, body=body, is_repeatable=True)
-        )
+        return self._request("POST", "/api/inferences" + path, body=body, is_repeatable=True)
 
 
 class Truth(Resource):
@@ -224,12 +216,12 @@ class Truth(Resource):
 
     Args:
         sender: Sends requests.
-        labels: Knows the labels of models.
+        make: Makes an inference of its JSON.
     """
 
-    def __init__(self, sender: Sender, labels: ClassLabels) -> None:
+    def __init__(self, sender: Sender, make: Make) -> None:
         super().__init__(sender)
-        self._labels = labels
+        self._make = make
 
     def get(self, inference_id: str) -> dict[str, Any]:
         """Return the ground truth of an inference with its revision.
@@ -237,12 +229,11 @@ class Truth(Resource):
         Raises:
             NotFound: None is stated.
         """
-        truth: dict[str, Any] = self._send(read_call(f"{_INFERENCE}/ground-truth", inference_id))
-        return truth
+        return self._get(f"{_INFERENCE}/ground-truth", inference_id)
 
     def history(self, inference_id: str) -> Any:
         """Return who stated the ground truth when, newest first."""
-        return self._send(read_call(f"{_INFERENCE}/ground-truth/history", inference_id))
+        return self._get(f"{_INFERENCE}/ground-truth/history", inference_id)
 
     def state(
         self,
@@ -273,11 +264,9 @@ class Truth(Resource):
             **present(review=review),
         }
         headers = None if revision is None else {"If-Match": f'"{revision}"'}
-        call = json_call(
-            "PUT", f"{_INFERENCE}/ground-truth", inference_id, body=body, headers=headers
-        )
-        stated = _warned(self._send(call))
-        return StoredInference(stated, self._image, self._labels)
+        path = f"{_INFERENCE}/ground-truth"
+        stated = self._request("PUT", path, inference_id, body=body, headers=headers)
+        return self._make(_warned(stated))
 
     def state_mask(
         self,
@@ -300,7 +289,7 @@ class Truth(Resource):
         Raises:
             InputError: It is no such mask, has another size than the image, or a value without a label.
         """
-        stored = self._send(read_call(_INFERENCE, inference_id)).get("input") or {}
+        stored = self._get(_INFERENCE, inference_id).get("input") or {}
         width, height = stored.get("width"), stored.get("height")
         size = (width, height) if width and height else None
         return self.state(
@@ -310,8 +299,8 @@ class Truth(Resource):
     def withdraw(self, inference_id: str, *, revision: str | None = None) -> StoredInference:
         """Remove the ground truth of an inference."""
         headers = None if revision is None else {"If-Match": f'"{revision}"'}
-        call = json_call("DELETE", f"{_INFERENCE}/ground-truth", inference_id, headers=headers)
-        return StoredInference(self._send(call), self._image, self._labels)
+        path = f"{_INFERENCE}/ground-truth"
+        return self._make(self._request("DELETE", path, inference_id, headers=headers))
 
     def bulk(
         self,
@@ -335,11 +324,7 @@ class Truth(Resource):
             TruthWarning: As for `state`.
         """
         call = statements_call(items, join, present(**parameters))
-        return _warned(self._send(call))
-
-    def _image(self, inference_id: str) -> bytes:
-        data: bytes = self._send(read_call(f"{_INFERENCE}/input", inference_id), read_bytes)
-        return data
+        return _warned(self._sender.send(call))
 
 
 def _warned(answer: dict[str, Any]) -> dict[str, Any]:
@@ -353,13 +338,134 @@ class Views(Resource):
 
     def list(self) -> Any:
         """Return the saved views."""
-        return self._send(read_call("/api/views"))
+        return self._get("/api/views")
 
     def save(self, view: str, query: str, *, order: str = "-ts") -> Any:
         """Save a filter, as one line of text, under a name."""
         body = {"query": query, "order": order}
-        return self._send(json_call("PUT", "/api/views/{}", view, body=body))
+        return self._request("PUT", "/api/views/{}", view, body=body)
 
     def delete(self, view: str) -> Any:
         """Remove a view."""
-        return self._send(json_call("DELETE", "/api/views/{}", view))
+        return self._request("DELETE", "/api/views/{}", view)
+
+
+LINE_KEYS = {
+    "path": "meta.path",
+    "datum_id": "meta.datum_id",
+    "data_hash": "input.hash",
+    "inference_id": "id",
+    "request_id": "request_id",
+}
+"""Keys of a line that select inferences, and the fields that they stand for."""
+
+_OF_LINES = {"source", "task", "model", "review"}
+
+
+def annotation_list(annotations: Any, place: str = "annotations") -> list[Any]:
+    """Return annotations as the server takes them; a text is the label of the whole image.
+
+    Raises:
+        InputError: They are neither a list of objects nor a text.
+    """
+    if isinstance(annotations, str):
+        return [{"label": annotations}]
+    if isinstance(annotations, Mapping) or not isinstance(annotations, Iterable):
+        raise InputError(
+            f"expected {place} to be a list of objects or one label, got {type(annotations).__name__}"
+        )
+    rows = list(annotations)
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise InputError(
+                f'expected {place}[{number}] to be an object such as {{"label": "star"}}, got {row!r:.80}'
+            )
+    return rows
+
+
+def statements_call(
+    items: str | os.PathLike[str] | Iterable[Any], join: str | None, parameters: Mapping[str, Any]
+) -> Call:
+    """Make a request that states the ground truth of many inferences; see `Truth.bulk`.
+
+    Raises:
+        InputError: The items are of no form that the server takes.
+    """
+    rows = read_rows(items) if isinstance(items, str | os.PathLike) else _rows(items)
+    if any("value" in row for row in rows) or not rows:
+        statements = [_item(row, f"items[{number}]") for number, row in enumerate(rows)]
+        body = {"join": join or "id", "items": statements, **parameters}
+        return json_call("POST", "/api/ground-truth", body=body)
+    if further := sorted(parameters.keys() - _OF_LINES):
+        raise InputError(
+            f"expected items with value and annotations beside {', '.join(further)}, got lines"
+        )
+    lines = [
+        encode_json(_line(row, f"items[{number}]", join, parameters), f"items[{number}]")
+        for number, row in enumerate(rows)
+    ]
+    return Call(
+        "POST", "/api/ground-truth", (b"\n".join(lines),), {"Content-Type": "application/x-ndjson"}
+    )
+
+
+def read_rows(path: str | os.PathLike[str]) -> list[Mapping[str, Any]]:
+    """Return the objects of a file of JSON lines, or of one JSON list.
+
+    Raises:
+        InputError: It cannot be read, or has something else.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {os.fspath(path)!r}: {error}") from error
+    if text.lstrip().startswith("["):
+        return _rows(_parsed(text, os.fspath(path)))
+    numbered = enumerate(text.split("\n"), 1)
+    lines = [(number, line) for number, line in numbered if line.strip()]
+    return _rows(_parsed(line, f"{os.fspath(path)}, line {number}") for number, line in lines)
+
+
+def _parsed(text: str, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"expected JSON in {place}: {error}") from error
+
+
+def _rows(items: Iterable[Any]) -> list[Mapping[str, Any]]:
+    if isinstance(items, Mapping) or not isinstance(items, Iterable):
+        raise InputError(f"expected a list of objects or a path, got {type(items).__name__}")
+    rows = list(items)
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise InputError(f"expected items[{number}] to be an object, got {row!r:.80}")
+    return rows
+
+
+def _item(row: Mapping[str, Any], place: str) -> dict[str, Any]:
+    if "value" not in row or "annotations" not in row:
+        raise InputError(f"expected {place} to have value and annotations, got {_names(row)}")
+    return {**row, "annotations": _annotations(row, place)}
+
+
+def _line(
+    row: Mapping[str, Any], place: str, join: str | None, parameters: Mapping[str, Any]
+) -> dict[str, Any]:
+    fields = {LINE_KEYS[key] for key in row.keys() & LINE_KEYS.keys()}
+    if len(fields) != 1 or "annotations" not in row:
+        raise InputError(
+            f"expected {place} to have annotations and value, or one of {', '.join(LINE_KEYS)}, got {_names(row)}"
+        )
+    if join is not None and {join} != fields:
+        raise InputError(f"expected {place} to be joined on {join}, got one of {fields.pop()}")
+    return {**parameters, **row, "annotations": _annotations(row, place)}
+
+
+def _annotations(row: Mapping[str, Any], place: str) -> list[Any] | None:
+    stated = row["annotations"]
+    return None if stated is None else annotation_list(stated, f"{place}.annotations")
+
+
+def _names(row: Mapping[str, Any]) -> str:
+    return ", ".join(map(str, row)) or "nothing"

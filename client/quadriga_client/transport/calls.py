@@ -31,10 +31,10 @@ class Call:
 
 
 def path_of(template: str, *values: object, query: Mapping[str, object] | None = None) -> str:
-    """Return a path with values in the places of `{}`, and a query of those values that are not None."""
+    """Return a path with values in the places of `{}`, and a query of those values that are `present`."""
     path = template.format(*(quote(str(value), safe="") for value in values))
-    present = [(name, _text(value)) for name, value in (query or {}).items() if value is not None]
-    return f"{path}?{urlencode(present)}" if present else path
+    texts = {name: _text(value) for name, value in present(**(query or {})).items()}
+    return f"{path}?{urlencode(texts)}" if texts else path
 
 
 def read_call(template: str, *values: object, query: Mapping[str, object] | None = None) -> Call:
@@ -124,9 +124,6 @@ def new_key() -> str:
 
 Read = Callable[[Response], Any]
 """Reads an answer that is no error."""
-
-Sink = Callable[[bytes], object]
-"""Takes the parts of the body of an answer."""
 
 
 def read_json(response: Response) -> Any:

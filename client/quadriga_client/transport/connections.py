@@ -11,10 +11,9 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import Any
 from urllib.parse import urlsplit
@@ -85,8 +84,6 @@ class Connections:
         body: Sequence[bytes],
         *,
         deadline_s: float,
-        sink: Callable[[bytes], object] | None = None,
-        sink_timeout_s: float = 60.0,
     ) -> Response:
         """Send a request and return its answer.
 
@@ -96,32 +93,14 @@ class Connections:
             headers: Further headers.
             body: Parts of the body.
             deadline_s: End of all of it, in seconds of `time.monotonic`.
-            sink: Takes the parts of the body of an answer with a status below 300, of any size; then the deadline is that of its headers,
-                and each MiB of it has `sink_timeout_s`.
-            sink_timeout_s: Seconds.
 
         Raises:
             Unreachable: There is no answer before the deadline.
             BadAnswer: The answer is too large, or is not HTTP.
         """
-        connection, is_sent = self._take(deadline_s), False
-        try:
-            connection.deadline_s = deadline_s
-            is_sent = True
-            response = connection.send(self._head(method, path, headers, body), body, method)
-            if sink is not None and response.status < 300:
-                content = _copy(response, sink, partial(connection.extend, sink_timeout_s))
-            else:
-                content = _read(response, self._max_answer_bytes)
-        except (HTTPException, OSError) as error:
-            connection.close()
-            raise self._unreachable(error, was_sent=is_sent) from error
-        except BaseException:
-            connection.close()
-            raise
-        complete = _complete(response, content)
-        self._give_back(connection, response)
-        return complete
+        head = self._head(method, path, headers, body)
+        with self._sent(method, head, body, deadline_s) as (_, response):
+            return _read(response, self._max_answer_bytes)
 
     def stream(
         self,
@@ -131,28 +110,45 @@ class Connections:
         body: Sequence[bytes],
         *,
         timeout_s: float,
-    ) -> Generator[Response | bytes, None, None]:
-        """Send a request; yield an answer without its body, or a complete one if it is an error, then lines of the body.
+        check: Callable[[Response], object],
+        by_line: bool,
+    ) -> Iterator[bytes]:
+        """Send a request, and yield the body of its answer, of any size: its lines, or parts of up to 1 MiB.
 
-        Each line has `timeout_s`. To close the iterator ends the connection.
+        Its headers and each line or part have `timeout_s`. `check` is called with a complete answer of status 300 or above,
+        and raises its error. To close the iterator ends the connection.
         """
-        connection = self._take(time.monotonic() + timeout_s)
-        try:
-            connection.deadline_s = time.monotonic() + timeout_s
-            response = connection.send(self._head(method, path, headers, body), body, method)
-            failed = response.status >= 300
-            content = _read(response, self._max_answer_bytes) if failed else b""
-            yield _complete(response, content)
-            while not failed:
+        head = self._head(method, path, headers, body)
+        deadline_s = time.monotonic() + timeout_s
+        with self._sent(method, head, body, deadline_s) as (connection, response):
+            if response.status >= 300:
+                check(_read(response, self._max_answer_bytes))
+            read = response.readline if by_line else response.read
+            connection.extend(timeout_s)
+            while part := read(CHUNK_BYTES):
+                yield part
                 connection.extend(timeout_s)
-                line = response.readline(CHUNK_BYTES)
-                if not line:
-                    return
-                yield line
+            if response.length:
+                raise IncompleteRead(b"", response.length)
+
+    @contextmanager
+    def _sent(
+        self, method: str, head: bytes, body: Sequence[bytes], deadline_s: float
+    ) -> Iterator[tuple["_Connection", HTTPResponse]]:
+        """Send a request on a connection, which is kept open if the block reads the response to its end."""
+        connection, is_complete = self._take(deadline_s), False
+        try:
+            connection.deadline_s = deadline_s
+            response = connection.send(head, body, method)
+            yield connection, response
+            is_complete = response.isclosed() and not response.will_close
         except (HTTPException, OSError) as error:
             raise self._unreachable(error, was_sent=True) from error
         finally:
-            connection.close()
+            if is_complete and len(self._idle) < MAX_IDLE:
+                self._idle.append(connection)
+            else:
+                connection.close()
 
     def close(self) -> None:
         """Close the connections that nobody uses."""
@@ -205,12 +201,6 @@ class Connections:
         except BaseException:
             plain.close()
             raise
-
-    def _give_back(self, connection: "_Connection", response: HTTPResponse) -> None:
-        if response.will_close or not response.isclosed() or len(self._idle) >= MAX_IDLE:
-            connection.close()
-        else:
-            self._idle.append(connection)
 
     def _unreachable(self, error: Exception, *, was_sent: bool) -> Unreachable:
         text = str(error) or type(error).__name__
@@ -318,13 +308,8 @@ class _Reader(io.RawIOBase):
         return self._connection.receive_into(buffer)
 
 
-def _complete(response: HTTPResponse, body: bytes) -> Response:
-    headers = {name.lower(): value for name, value in response.getheaders()}
-    return Response(response.status, headers, body)
-
-
-def _read(response: HTTPResponse, max_bytes: int) -> bytes:
-    """Read the body of a response, within a limit."""
+def _read(response: HTTPResponse, max_bytes: int) -> Response:
+    """Read a response to its end, within a limit."""
     if response.length is not None and response.length > max_bytes:
         raise BadAnswer(
             f"expected an answer of at most {max_bytes} bytes, got one of {response.length}"
@@ -342,17 +327,5 @@ def _read(response: HTTPResponse, max_bytes: int) -> bytes:
         raise IncompleteRead(b"".join(chunks), response.length)
     if not response.isclosed():
         response.close()
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def _copy(
-    response: HTTPResponse, sink: Callable[[bytes], object], extend: Callable[[], None]
-) -> bytes:
-    """Hand on the body of a response in parts; `extend` gives each part its time."""
-    extend()
-    while chunk := response.read(CHUNK_BYTES):
-        sink(chunk)
-        extend()
-    if response.length:
-        raise IncompleteRead(b"", response.length)
-    return b""
+    headers = {name.lower(): value for name, value in response.getheaders()}
+    return Response(response.status, headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))

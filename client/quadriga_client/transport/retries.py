@@ -3,7 +3,6 @@
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from ..errors import ServerRefused, Unreachable
@@ -18,34 +17,26 @@ GATEWAY_STATUSES = {502, 503, 504}
 """Statuses of servers, or of what is in front of them, that do not answer now."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """How often, and how long."""
-
-    retries: int
-    """Maximum repetitions of a request."""
-    total_s: float
-    """Seconds that a call takes at most, with all repetitions and pauses."""
-
-
 def send_repeatedly(
     call: Call,
-    policy: RetryPolicy,
     send: Callable[[float], T],
     knows_keys: Callable[[float], bool],
     *,
+    retries: int,
+    total_s: float,
     sleep: Callable[[float], object] = time.sleep,
 ) -> T:
     """Send a request until it is answered, or may not or cannot be sent again.
 
     Args:
         call: The request.
-        policy: Limits.
         send: Sends it once, before a deadline in seconds of `time.monotonic`; raises the errors of answers.
         knows_keys: Asks the server, before a deadline, whether it stores requests with one key once.
+        retries: Maximum repetitions of the request.
+        total_s: Seconds that the call takes at most, with all repetitions and pauses.
         sleep: Waits so many seconds.
     """
-    end_s = time.monotonic() + policy.total_s
+    end_s = time.monotonic() + total_s
     attempt, may_be_stored = 0, False
     last_error: Exception | None = None
     while True:
@@ -57,7 +48,7 @@ def send_repeatedly(
             last_error = error
             may_be_stored = may_be_stored or _may_be_stored(error)
             pause_s = _pause_s(attempt, error)
-            is_last = attempt >= policy.retries or time.monotonic() + pause_s >= end_s
+            is_last = attempt >= retries or time.monotonic() + pause_s >= end_s
             if is_last or not _may_repeat(call, error):
                 raise
             attempt += 1

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 from litestar.response.base import ASGIResponse
-from litestar.response.streaming import Stream
 from litestar.types import Receive, Send
 
 from quadriga.engine.api.store_queries import wait_for_disconnect
@@ -119,7 +118,7 @@ Abort = Callable[[], object] | None
 """Closes the connection at once; None where nothing can."""
 
 
-class StreamResponse(Stream):
+class StreamResponse(ASGIResponse):
     """Response that is sent as a stream, which leaves its place at its end.
 
     Args:
@@ -129,6 +128,8 @@ class StreamResponse(Stream):
         headers: Further headers.
     """
 
+    _should_set_content_length = False
+
     def __init__(
         self,
         send_stream: Callable[[Send, Receive, Abort], Awaitable[None]],
@@ -136,24 +137,9 @@ class StreamResponse(Stream):
         media_type: str,
         headers: Mapping[str, str],
     ) -> None:
-        super().__init__((), media_type=media_type, headers={**_HEADERS, **headers})
-        self.send_stream = send_stream
-        self.place = place
-        self.type_name = media_type
-
-    def to_asgi_response(self, *_: Any, **options: Any) -> ASGIResponse:
-        """Return what sends the response."""
-        return _StreamAnswer(self, cookies=options.get("cookies"))
-
-
-class _StreamAnswer(ASGIResponse):
-    """Sends a response."""
-
-    _should_set_content_length = False
-
-    def __init__(self, response: StreamResponse, **options: Any) -> None:
-        super().__init__(media_type=response.type_name, headers=dict(response.headers), **options)
-        self._response = response
+        super().__init__(media_type=media_type, headers={**_HEADERS, **headers})
+        self._send_stream = send_stream
+        self._place = place
         self._abort: Abort = None
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -162,11 +148,11 @@ class _StreamAnswer(ASGIResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._response.place.close()
+            self._place.close()
 
     async def send_body(self, send: Send, receive: Receive) -> None:
         """Send the stream."""
-        await self._response.send_stream(send, receive, self._abort)
+        await self._send_stream(send, receive, self._abort)
 
 
 def event_response(events: Events, streams: EventStreams, place: ExitStack) -> StreamResponse:

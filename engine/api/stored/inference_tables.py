@@ -16,7 +16,7 @@ import msgspec
 from litestar import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
-from litestar.response.streaming import Stream
+from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Send
 
 from quadriga.engine.api.openapi import FIND_ERRORS, error_response, url_query
@@ -94,7 +94,10 @@ async def _read_table(
     is_over = False
 
     def read_page(store: InferenceReader) -> bytes:
-        nonlocal cursor, remaining, is_over
+        nonlocal where, cursor, remaining, is_over
+        if cursor is None:  # the first page: what comes meanwhile is left out
+            newest = {"id": {"le": str(store.latest_seq())}}
+            where = newest if wanted.where is None else {"and": [wanted.where, newest]}
         limit = min(PAGE_ROWS, remaining)
         page = store.query(
             QueryRequest(where, order=wanted.order, limit=limit, cursor=cursor), now_us
@@ -104,13 +107,7 @@ async def _read_table(
         data: bytes = writer.add(page.inferences)
         return data + writer.finish() if is_over else data
 
-    def read_first_page(store: InferenceReader) -> bytes:
-        nonlocal where
-        newest = {"id": {"le": str(store.latest_seq())}}  # what comes meanwhile is left out
-        where = newest if where is None else {"and": [where, newest]}
-        return read_page(store)
-
-    yield await queries.run(request, read_first_page)
+    yield await queries.run(request, read_page)
     checked_s = time.monotonic()
     while not is_over:
         now_s = time.monotonic()
@@ -227,12 +224,12 @@ def table_routes(
         }
 
     @get("/api/inferences.arrow", need="read", **options(ARROW_STREAM))
-    async def stream_arrow(request: Request[Any, Any, Any]) -> Stream:
+    async def stream_arrow(request: Request[Any, Any, Any]) -> ASGIResponse:
         """Stream inferences that fields of the URL find, as an Arrow IPC stream."""
         return await answer(request, "arrow", ARROW_STREAM)
 
     @get("/api/inferences.parquet", need="read", **options(PARQUET))
-    async def stream_parquet(request: Request[Any, Any, Any]) -> Stream:
+    async def stream_parquet(request: Request[Any, Any, Any]) -> ASGIResponse:
         """Stream inferences that fields of the URL find, as Parquet."""
         return await answer(request, "parquet", PARQUET)
 

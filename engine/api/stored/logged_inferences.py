@@ -1,7 +1,6 @@
 """HTTP routes for inferences of models that are served elsewhere; bodies are JSON whatever their content type."""
 
 from collections.abc import Mapping
-from contextvars import copy_context
 from typing import Any
 
 from litestar import Request
@@ -61,20 +60,13 @@ def logged_inference_routes(
     @post(INFERENCES_PATH, operation=_BODY, **body_options)
     async def log_inferences(request: Request[Any, Any, Any], body: RawBody) -> LogAnswer:
         """Store inferences that a model made elsewhere; those that are invalid are refused by themselves."""
-        context = copy_context()  # the caller is in it
-        return await threads.run(lambda: context.run(service.log, readable(request, body)))
+        return await threads.run(lambda: service.log(readable(request, body)))
 
     @post(EVENTS_PATH, **body_options)
     async def take_event(request: Request[Any, Any, Any], body: RawBody) -> EventResult:
         """Take a CloudEvent of KServe's logger, whose request and response become one inference."""
         headers = {name.lower(): value for name, value in request.scope["headers"]}
-
-        context = copy_context()
-
-        def take() -> EventResult:
-            return context.run(_take, events, headers, readable(request, body))
-
-        return await threads.run(take)
+        return await threads.run(lambda: _take(events, headers, readable(request, body)))
 
     return [*_description_routes(service), log_inferences, take_event]
 

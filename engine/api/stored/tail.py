@@ -14,7 +14,7 @@ import msgspec
 from litestar import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
-from litestar.response.streaming import Stream
+from litestar.response.base import ASGIResponse
 
 from quadriga.engine.api.openapi import FIND_ERRORS, url_query
 from quadriga.engine.api.routes import get
@@ -170,7 +170,7 @@ def tail_route(queries: StoreQueries, streams: EventStreams) -> HTTPRouteHandler
         description=_DESCRIPTION,
         media_type=EVENT_STREAM,
     )
-    async def tail_inferences(request: Request[Any, Any, Any]) -> Stream:
+    async def tail_inferences(request: Request[Any, Any, Any]) -> ASGIResponse:
         """Send new inferences that fields of the URL find, as they are stored."""
         if EVENT_STREAM not in request.headers.get("accept", ""):
             raise InvalidRequest(f"expected Accept: {EVENT_STREAM}, as the answer has no end")

@@ -36,7 +36,7 @@ from quadriga.monitor.report.schema import (
     Signal,
     sorted_by_effect,
 )
-from quadriga.quoting import one_line
+from quadriga.quoting import listed, one_line
 from quadriga.store.exchange.dataset_files import open_dataset_files
 from quadriga.store.jobs.jobs import Jobs
 from quadriga.store.jobs.runner import JobRun, run_here
@@ -231,10 +231,8 @@ def render_drift(report: Report) -> Iterator[Any]:
 def _signal_notes(report: Report, signals: list[Signal]) -> Iterator[str]:
     for signal in signals:
         if signal.new_labels:
-            named = ", ".join(map(one_line, signal.new_labels[:_MAX_LABELS]))
-            hidden_count = len(signal.new_labels) - _MAX_LABELS
-            remaining = f" and {hidden_count:,} more" if hidden_count > 0 else ""
-            yield f"New labels of {one_line(signal.name)}: {named}{remaining}"
+            named = listed([*map(one_line, signal.new_labels)], _MAX_LABELS)
+            yield f"New labels of {one_line(signal.name)}: {named}"
     for signal in signals:
         if began := drift_texts.began_text(drift_texts.readable_signal(signal, report)):
             yield f"Began, {one_line(signal.name)}: {began}"

@@ -6,6 +6,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import copy_context
+from functools import partial
 from typing import Any, TypeVar, TypeVarTuple
 
 from quadriga.proto.errors import Overloaded
@@ -74,8 +76,9 @@ class BoundedThreads:
     def start(
         self, work: Callable[[*ArgumentTs], ResultT], *arguments: *ArgumentTs
     ) -> asyncio.Future[ResultT]:
-        """Start a function in a thread; the caller holds a turn until its end."""
-        return asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
+        """Start a function in a thread, in the context of the caller, who holds a turn until its end."""
+        run = partial(copy_context().run, work, *arguments)
+        return asyncio.get_running_loop().run_in_executor(self._executor, run)
 
     async def _wait(self, gone: asyncio.Future[None] | None) -> None:
         if self.waiting >= self._max_waiting:

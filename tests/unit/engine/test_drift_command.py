@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
-from quadriga.engine.commands.monitoring.baseline import baseline_command
-from quadriga.engine.commands.monitoring.drift import drift_command
+from quadriga.engine.commands.monitoring.drift import baseline_command, drift_command
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.store.jobs.jobs import Jobs
 from tests.unit.store.conftest import make_record

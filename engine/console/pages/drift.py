@@ -167,7 +167,7 @@ def read_last_report(
             else "",
             "label_target": target,
             "is_undecided": report.status != "drift"
-            and bool(drift_texts.undecided_signals(report)),
+            and bool(drift_texts.undecided_signals(report) or drift_texts.where_changed(report)),
             "is_whole": window.is_whole,
             "is_all_compared": not any(
                 n

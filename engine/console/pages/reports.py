@@ -241,7 +241,8 @@ def _report_page(
         page="reports",
         title=content["headline"] or drift_texts.verdict(report) or report.task,
         report_id=report_id,
-        is_moved=report.status == "drift" or bool(drift_texts.undecided_signals(report)),
+        is_moved=report.status == "drift"
+        or bool(drift_texts.undecided_signals(report) or drift_texts.where_changed(report)),
         images_line=window.line if is_drift else _with_truth(window.line),
         baseline_line=before.line,
         links_are_whole=window.is_whole and before.is_whole,

@@ -28,7 +28,7 @@ _MIN_VALUES = 30
 """Values that a slice and the rest need on each side."""
 _MIN_CHANGED = 5
 """Number of rows from which on a change within the window is looked for."""
-_MAX_PERMUTED, _MAX_FIRST_ROWS = 400, 20
+_MAX_PERMUTED, _MAX_FIRST_ROWS = 200, 20
 """Rows of either side of a slice that are permuted at most, spread over time, and first rows of a change that are tried."""
 
 
@@ -138,7 +138,9 @@ def find_changed_slices(
             untested = {"p_adjusted": None, "p_rest": None, "at": at}
             metric = replace(move[1], parameters=move[1].parameters | untested | began)
             moves.setdefault(place, []).append((move[0], metric))
-    return _by_size([_as_slice(place, places[place], found) for place, found in moves.items()])
+    return _by_size(
+        [_as_slice(place, places[place], of_place) for place, of_place in moves.items()]
+    )
 
 
 def _pooled(sides: tuple[Summary, Summary], name: str) -> Column | None:
@@ -196,24 +198,24 @@ def _first_changed_rows(
     if not columns:
         return {}
     few = [side[np.linspace(0, len(side) - 1, min(len(side), _MAX_PERMUTED)).astype(int)] for side in rows]  # fmt: skip
-    kept = np.concatenate([few[0], few[1] + start])
-    scores = {column.name: _normal_scores(column, kept) for column in columns}
+    permuted_rows = np.concatenate([few[0], few[1] + start])
+    scores = {column.name: _normal_scores(column, permuted_rows) for column in columns}
     sizes = np.unique(np.geomspace(_MIN_CHANGED, len(few[1]), _MAX_FIRST_ROWS).astype(int))[::-1]
-    scale = np.sqrt(sizes * (1 - sizes / len(kept)))[:, None]
+    scale = np.sqrt(sizes * (1 - sizes / len(permuted_rows)))[:, None]
 
     def differences(values: Float64Array) -> Float64Array:
         """Return by how many standard errors the last rows of each size differ, (K, D)."""
-        sums = np.add.reduceat(values, len(kept) - sizes)[::-1].cumsum(axis=0)[::-1]
+        sums = np.add.reduceat(values, len(permuted_rows) - sizes)[::-1].cumsum(axis=0)[::-1]
         return np.asarray(np.abs(sums) / scale)
 
     together, draw = np.hstack([*scores.values()]), np.random.default_rng(settings.seed)
     permuted = (differences(draw.permutation(together)) for _ in range(settings.permutations))
-    largest = np.array([found.max(initial=0.0) for found in permuted])
+    largest = np.array([errors.max(initial=0.0) for errors in permuted])
     changed = {}
     for name, values in scores.items():
-        found = differences(values).max(axis=1, initial=0.0)
-        if 1 + (largest >= found.max()).sum() <= limit * (1 + len(largest)):
-            changed[name] = int(kept[-sizes[found.argmax()]])
+        errors = differences(values).max(axis=1, initial=0.0)
+        if 1 + (largest >= errors.max()).sum() <= limit * (1 + len(largest)):
+            changed[name] = int(permuted_rows[-sizes[errors.argmax()]])
     return changed
 
 

@@ -486,24 +486,24 @@ def where_changed(report: Report) -> str:
     Causes come before effects, as in `alarms_in_reading_order`. The time of an answer depends on the server alone.
     """
     by_name = {signal.name: signal for signal in report.signals if signal.name != "latency_ms"}
-    found = [
+    located = [
         (by_name[metric.parameters["signal"]], slice_, metric)
         for slice_ in report.slices
         for metric in slice_.metrics
-        if "at" in metric.parameters and metric.parameters["signal"] in by_name
+        if "at" in metric.parameters and metric.parameters.get("signal") in by_name
     ]
-    if not found:
+    if not located:
         return ""
-    found.sort(key=lambda one: _reading_order(one[0]))
-    signal, first, metric = found[0]
+    located.sort(key=lambda entry: _reading_order(entry[0]))
+    signal, first, metric = located[0]
     parts = [
         _change_of_slice(other, of_slice, report).sentence_part
-        for other, slice_, of_slice in found
+        for other, slice_, of_slice in located
         if slice_ is first
     ]
     values = [
         one_line(slice_.value)
-        for other, slice_, _ in found
+        for other, slice_, _ in located
         if other is signal and slice_.by == first.by
     ]
     by, at = one_line(first.by.removeprefix("meta.")), metric.parameters["at"]

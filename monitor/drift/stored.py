@@ -23,14 +23,14 @@ from quadriga.monitor.drift.row_signals import METADATA_PREFIX
 from quadriga.monitor.drift.samples import EMBEDDING, Column, DriftError, kind_conflict
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.drift.similarity import least_similar
-from quadriga.monitor.drift.slices import find_drift_slices, find_undecided_slices
+from quadriga.monitor.drift.slices import find_changed_slices, find_drift_slices
 from quadriga.monitor.drift.summary import Summary
 from quadriga.monitor.drift.windows import WindowInfo, WindowQuery, WindowSummary, read_window
 from quadriga.monitor.executors import MapShards, OnProgress
 from quadriga.monitor.report.drift_texts import (
+    is_undecided,
     maybe_chance_signals,
     signals_in_full,
-    undecided_signals,
 )
 from quadriga.monitor.report.schema import (
     ChangedImage,
@@ -352,7 +352,7 @@ def compare_stored(
         *_selected_signals(sides, infos, parameters, filtered),
         settings,
         task=current.info.task,
-        moment=lambda id_: timestamp_text(time_ms(id_)),
+        moment=_moment,
     )
     alarms = [signal for signal in sorted_by_effect(report.signals) if signal.alarm]
     images = StoredImages(reader)
@@ -362,6 +362,13 @@ def compare_stored(
     moved = [name for name in names if name != EMBEDDING] or names
     moved += [signal.name for signal in maybe_chance_signals(report) if signal.name != EMBEDDING]
     slice_columns = _slice_columns(sides, parameters, source_key=reported["source_key"])
+    slices = find_drift_slices(*sides, moved[:MAX_MOVED], by=slice_columns, settings=settings)
+    named = {metric.parameters["signal"] for slice_ in slices for metric in slice_.metrics}
+    comparable = [
+        signal
+        for signal in report.signals
+        if signal.name not in named and (signal.units == "rows" or is_undecided(signal))
+    ]
     return replace(
         report,
         created=now_text(),
@@ -372,16 +379,19 @@ def compare_stored(
             reader, current.info.task, *(side.sample.order for side in sides)
         ),
         slices=[
-            *find_drift_slices(*sides, moved[:MAX_MOVED], by=slice_columns, settings=settings),
-            *find_undecided_slices(
-                *sides, undecided_signals(report)[:MAX_MOVED], slice_columns, settings
-            ),
+            *slices,
+            *find_changed_slices(*sides, comparable, slice_columns, settings, moment=_moment),
         ],
         unlike=unlike[:MAX_UNLIKE],
         unlike_share=similarity.unlike_share,
         changed=images.changed(*sides, signals_in_full(report), unlike=unlike),
         provenance=provenance(started),
     )
+
+
+def _moment(inference_id: int) -> str:
+    """Return the time of an inference."""
+    return timestamp_text(time_ms(inference_id))
 
 
 def current_window_query(

@@ -152,8 +152,9 @@ def _subject(report: Report) -> str:
 def _sentence(report: Report) -> str:
     if report.kind == "drift":
         verdict = drift_texts.verdict(report)
-        is_told = report.status == "drift" or drift_texts.undecided_signals(report)
-        return f"{verdict} {drift_texts.headline(report)}" if is_told else verdict
+        return (
+            f"{verdict} {drift_texts.headline(report)}" if drift_texts.is_moved(report) else verdict
+        )
     sentences = [metric_texts.headline(report), *metric_texts.findings(report)]
     return " ".join(filter(None, sentences)) or drift_texts.verdict(report)
 

@@ -76,6 +76,11 @@ def undecided_signals(report: Report) -> list[Signal]:
     return sorted_by_effect(filter(is_undecided, report.signals))
 
 
+def is_moved(report: Report) -> bool:
+    """Check whether anything moved: with an alarm, with too few images to judge, or in a part of the images."""
+    return report.status == "drift" or bool(undecided_signals(report) or where_changed(report))
+
+
 def is_undecided(signal: Signal) -> bool:
     """Check whether a signal moved by more than matters, but has too few independent values to say so.
 
@@ -459,9 +464,8 @@ def headline(report: Report) -> str:
     """Say in one sentence what changed; an empty text for an evaluation."""
     if report.kind == "evaluation" or report.status == "error":
         return ""
-    named = changes(report)
-    is_open = bool(undecided_signals(report))
-    if (report.status == "insufficient" and not is_open) or not report.signals:
+    named, where = changes(report), where_changed(report)
+    if (report.status == "insufficient" and not is_moved(report)) or not report.signals:
         return "There are too few images to say whether anything changed."
     if not named:
         return _headline_without_alarm(report)
@@ -470,14 +474,57 @@ def headline(report: Report) -> str:
     alarms = [signal for signal in report.signals if signal.alarm]
     changed = f"Changed: {_listed(parts)}{_place(report, alarms, ', most where')}."
     causes = [signal for signal in undecided_signals(report) if _is_of_image(signal.name)]
-    if causes and all(signal.name in _DETAILS for signal in alarms):
+    if not where and causes and all(signal.name in _DETAILS for signal in alarms):
         names = _some_titles(report, causes, MAX_IN_HEADLINE)
         where = _place(report, causes, ", most where")
         changed = f"Moved, with too few independent images to judge: {names}{where}. {changed}"
     in_parts, _ = _maybe_chance(report)
-    if not in_parts:
-        return changed
+    if where or not in_parts:
+        return f"{where} {changed}".lstrip()
     return f"{changed} Also {_some_titles(report, in_parts, MAX_IN_HEADLINE)}{_place(report, in_parts, ' where')}."
+
+
+def where_changed(report: Report) -> str:
+    """Say in a sentence what changed in a part of the images, such as one camera, from when on; empty if nowhere.
+
+    Causes come before effects, as in `alarms_in_reading_order`. The time of an answer depends on the server alone.
+    """
+    by_name = {signal.name: signal for signal in report.signals if signal.name != "latency_ms"}
+    located = [
+        (by_name[metric.parameters["signal"]], slice_, metric)
+        for slice_ in report.slices
+        for metric in slice_.metrics
+        if "at" in metric.parameters and metric.parameters.get("signal") in by_name
+    ]
+    if not located:
+        return ""
+    located.sort(key=lambda entry: _reading_order(entry[0]))
+    signal, first, metric = located[0]
+    parts = [
+        _change_of_slice(other, of_slice, report).sentence_part
+        for other, slice_, of_slice in located
+        if slice_ is first
+    ]
+    values = [
+        one_line(slice_.value)
+        for other, slice_, _ in located
+        if other is signal and slice_.by == first.by
+    ]
+    by, at = one_line(first.by.removeprefix("meta.")), metric.parameters["at"]
+    since = f" from {_minute(at)} UTC on" if at else ""
+    images = f" ({metric.n:,} images)" if len(values) == 1 else ""
+    places = _listed(_first(values, _MAX_PLACES))
+    return f"Where {by} is {places}{since}{images}: {_listed(parts[:MAX_IN_HEADLINE])}."
+
+
+def _change_of_slice(signal: Signal, metric: Metric, report: Report) -> Change:
+    """Describe how a signal changed in a slice, by the parameters of its metric."""
+    before, after = metric.parameters["before"], metric.parameters["after"]
+    if "label" in metric.parameters:
+        return _share_change(signal.name, str(metric.parameters["label"]), before, after)
+    levels = Level(before, before, before), Level(after, after, after)
+    of_slice = readable_signal(structs.replace(signal, before=levels[0], after=levels[1]), report)
+    return _number_change(of_slice, _words_of(signal.name, report), is_spread=False)
 
 
 def _listed(parts: Sequence[str]) -> str:
@@ -492,6 +539,8 @@ def _first(names: list[str], limit: int) -> list[str]:
 
 def _headline_without_alarm(report: Report) -> str:
     """Say which signals moved without an alarm: with too few independent images to judge, and where, or perhaps by chance."""
+    if where := where_changed(report):
+        return f"{where} No alarm over all images."
     parts = []
     if signals := undecided_signals(report):
         names = _some_titles(report, signals, _MAX_UNDECIDED)
@@ -649,13 +698,18 @@ def _label_change(signal: Signal) -> Change:
     index = max(range(len(gains)), key=lambda position: abs(gains[position]))
     if signal.name.endswith(_PRESENCE_SUFFIX):
         index = [str(edge) for edge in signal.histogram.edges].index("yes")
-        title = f"share of images with {one_line(signal.name.removesuffix(_PRESENCE_SUFFIX))}"
+    label = str(signal.histogram.edges[index])
+    return _share_change(signal.name, label, shares[0][index], shares[1][index])
+
+
+def _share_change(name: str, label: str, before: float, after: float) -> Change:
+    """Describe how the share of a label of a signal changed."""
+    if name.endswith(_PRESENCE_SUFFIX):
+        title = f"share of images with {one_line(name.removesuffix(_PRESENCE_SUFFIX))}"
     else:
-        name = one_line(signal.name.removeprefix("meta."))
-        title = f"share of the {name} {one_line(str(signal.histogram.edges[index]))}"
-    before, after = shares[0][index], shares[1][index]
+        title = f"share of the {one_line(name.removeprefix('meta.'))} {one_line(label)}"
     return Change(
-        signal.name,
+        name,
         title,
         "more" if after > before else "fewer",
         before=_percent(before),

@@ -1,10 +1,14 @@
 """Drift through a running server: a baseline, then the same scenes at night."""
 
+import base64
+import html
 import json
 import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlencode
 
 import cv2
 import numpy as np
@@ -76,6 +80,89 @@ def test_the_same_scenes_at_night_raise_an_alarm(server) -> None:
     assert "image.brightness" in alarms
     page = server.request("GET", f"/api/reports/{job['id']}/page")[2].decode()
     assert "image.brightness" in page
+
+
+CAMERAS = ("north", "east", "south", "west")
+
+
+def store_yard(
+    server: ServerProcess, model: str, hours: float, count: int, change: str
+) -> datetime:
+    """Store what four cameras saw in the last hours; from some moment on one of them changes. Returns that moment."""
+    rng, now = np.random.default_rng(3), datetime.now(UTC)
+    onset = now - timedelta(hours=hours) * 0.25
+    items = []
+    for number in range(count):
+        at = now - timedelta(hours=hours) * (1 - (number + rng.uniform()) / count)
+        camera = CAMERAS[rng.integers(4)]
+        changed = camera == "east" and at >= onset
+        pixels = rng.normal(rng.normal(130, 20), 40, (48, 64, 3))
+        label = str(rng.choice(["car", "bus"]))
+        if changed and change == "dark":
+            pixels *= 0.4
+        if changed and change == "blur":
+            pixels = cv2.GaussianBlur(pixels, (0, 0), 1.5)
+        if changed and change == "label":
+            label = "van"
+        data = cv2.imencode(".png", pixels.clip(0, 255).astype(np.uint8))[1].tobytes()
+        items.append(
+            {
+                "time": at.isoformat(),
+                "image": base64.b64encode(data).decode(),
+                "metadata": {"camera": camera},
+                "predictions": [{"label": label, "score": round(float(rng.uniform(0.6, 1)), 3)}],
+            }
+        )
+    body = {"model": model, "version": "1", "task": "image_classification", "inferences": items}
+    status, answer = server.call("POST", "/api/inferences", body)
+    assert (status, answer.get("refused", [])) == (200, []), answer
+    return onset
+
+
+def form_defaults(page: str) -> dict[str, str]:
+    """Return the values with which a browser sends the form of a page."""
+    form = page.partition('<form class="form"')[2].partition("</form>")[0]
+    values = dict(re.findall(r'<input [^>]*name="(\w+)"[^>]* value="([^"]*)"', form))
+    for name, options in re.findall(r'<select [^>]*name="(\w+)"[^>]*>(.*?)</select>', form, re.DOTALL):  # fmt: skip
+        chosen = re.search(r'value="([^"]*)" selected', options)
+        values[name] = (chosen or re.search(r'value="([^"]*)"', options))[1]
+    return {name: html.unescape(value) for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "hours", "count", "expected"),
+    [
+        ("dark", 20, 200, r"brightness from 5\d to 2\d \(darker\)"),
+        ("dark", 48, 400, r"brightness from 5\d to 2\d \(darker\)"),
+        ("blur", 90, 240, r"blur from \S+ to \S+ \(softer\)"),
+        ("label", 20, 200, r"share of the label van from \S+ % to \d+ % \(more\)"),
+        ("none", 20, 200, ""),
+    ],
+)
+def test_the_defaults_of_the_form_lead_to_the_camera_that_changed(server, change, hours, count, expected):  # fmt: skip
+    """One camera of four, a part of the window: too little for an alarm, and named in the head with its time."""
+    model = f"{change}-{hours}"
+    onset = store_yard(server, model, hours, count, change)
+    assert len(server.query({"model": model})) == count
+    page = server.request("GET", f"/console/reports/new?kind=drift&model={model}")[2].decode()
+    form = form_defaults(page)
+    assert form["period"] == ("half" if hours < 24 else "day")
+    assert "An alarm needs 30 on each side" not in page
+    headers = {"content-type": "application/x-www-form-urlencoded", "origin": f"http://{server.host}"}  # fmt: skip
+    sent = server.request("POST", "/console/reports/compare", urlencode(form), headers)
+    job = sent[1]["location"].rpartition("/")[2].partition("?")[0]
+    ended(server, job)
+    page = server.request("GET", f"/console/reports/{job}")[2].decode()
+    head = re.sub("<[^>]+>", "", re.search("<h1>.*?</h1>", page, re.DOTALL)[0])
+    if not expected:
+        assert not head.startswith("Where camera"), head
+        return
+    pattern = rf"Where camera is east from (.*) UTC on \(\d+ images\): .*{expected}"
+    named = re.match(pattern, head)
+    assert named, head
+    first = datetime.fromisoformat(named[1]).replace(tzinfo=UTC)
+    assert abs(first - onset) < timedelta(hours=hours) / 10
+    assert "<em>" in page.partition("<h1>")[2][:5]
 
 
 def commands(page: str, title: str) -> list[str]:

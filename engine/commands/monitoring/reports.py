@@ -219,7 +219,7 @@ def image_from_folder(folder: Path | None) -> Callable[[str], bytes | None]:
 def render_drift(report: Report) -> Iterator[Any]:
     """Yield the verdict, the table of signals, and notes on what was excluded."""
     yield Text(drift_texts.verdict(report))
-    if report.status == "drift" or drift_texts.undecided_signals(report):
+    if drift_texts.is_moved(report):
         yield Text(drift_texts.headline(report))
     signals = sorted_by_effect(report.signals)
     if signals:

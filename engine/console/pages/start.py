@@ -32,7 +32,7 @@ from quadriga.engine.console.frame import (
     wants_page,
 )
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
+from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow, window_filter
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, check_parameters
 from quadriga.monitor.report.schema import TIME_SLICES
@@ -52,6 +52,7 @@ from quadriga.store.records.errors import (
     QueryTimeoutError,
     StoreError,
 )
+from quadriga.store.records.ids import time_ms
 
 PATH = "/console/reports/new"
 KINDS = ("evaluation", "drift")
@@ -60,11 +61,14 @@ PERIODS = {
     "today": "Today (UTC)",
     "week": "This week (UTC)",
     "seven_days": "Last 7 days",
+    "half": "Later half",
     "own": "Own times",
 }
-"""Periods that a comparison offers, with their names; `own` for times of the form."""
+"""Periods that a comparison offers, with their names; `half` of all that the filter finds, `own` for times of the form."""
+_MIN_IMAGES = 30
+"""Images on each side that an alarm needs."""
 _FIELDS = ("model", "q", "by", "period", "from", "to", "before")
-_OPTIONS = ("model", "period", "from", "to")
+_OPTIONS = ("model", "period", "from", "to", "before")
 """Fields that the URL of the form may give, besides its filter."""
 _SHOWN_VERSIONS = 4
 """Versions that are named where all of a model are compared together."""
@@ -130,7 +134,8 @@ def start_forms(services: Services, store: ConsoleStore) -> None:
         """Compare a period of a model with the one before it, or with a baseline."""
 
         def begin(fields: Mapping[str, str]) -> str:
-            parameters = drift_parameters(fields, datetime.now(UTC))
+            store = inferences.within(caller_scope())
+            parameters = drift_parameters(fields, datetime.now(UTC), store)
             job = drift.within(caller_scope()).submit(msgspec.json.encode(parameters))
             note_target(job.id)
             return job.id
@@ -218,14 +223,17 @@ def values_from_url(
             texts = [text for text in texts if text not in taken]
     if kind == "drift":
         texts = _take_times(texts, values)
-        has_times = values["from"] or values["to"]
-        values["period"] = "own" if has_times else values["period"] or next(iter(PERIODS))
+        values["before"] = values["before"] or "previous"
     values["q"] = joined(texts)
     if kind == "drift":
         name, _, version = values["model"].partition(":")
         name = name or _most_frequent(store, values["q"])
         is_only = [side[0] for side in sides].count(name) == 1
         values["model"] = f"{name}:{version}" if version and not is_only else name
+        if values["from"] or values["to"]:
+            values["period"] = "own"
+        elif not values["period"]:
+            values["period"] = _usable_period(store, values)
     elif tuple(values["model"].split(":", 1)) not in sides:
         line, model = values["q"], values["model"]
         for with_truth in (True, False):
@@ -284,7 +292,7 @@ def _newest(store: InferenceReader, model: str, line: str, *, with_truth: bool) 
     return ""
 
 
-def _where(model: str, line: str, *, with_truth: bool) -> dict[str, Any]:
+def _where(model: str, line: str, *, with_truth: bool = False) -> dict[str, Any]:
     """Return the filter of a model's inferences, `name:version` or a name, within a line."""
     name, _, version = model.partition(":")
     return {
@@ -297,26 +305,34 @@ def _where(model: str, line: str, *, with_truth: bool) -> dict[str, Any]:
     }
 
 
-def _counts(
-    store: InferenceReader, kind: str, values: dict[str, str]
-) -> tuple[Count, Count] | None:
-    """Count what would be evaluated or compared, and those with truth; None where it takes too long, or a value is none."""
+def _usable_period(store: InferenceReader, values: dict[str, str]) -> str:
+    """Return the shortest period with enough images on both sides; where none has, the later half."""
+    for period in ("day", "seven_days"):
+        counts = _counts(store, "drift", values | {"period": period})
+        if counts is not None and min(count.count for count in counts) >= _MIN_IMAGES:
+            return period
+    return "half"
+
+
+def _counts(store: InferenceReader, kind: str, values: dict[str, str]) -> list[Count] | None:
+    """Count the inferences of a period and of the one before, or those to evaluate and those with truth.
+
+    A kept baseline has no count here. None where it takes too long, or a value is none.
+    """
     with suppress(StoreError):
-        line = values["q"]
         if kind == "drift":
-            start, end = _period(values, datetime.now(UTC))
-            line = joined(
-                [
-                    *([as_part(line)] if line else []),
-                    f"ts=ge:{_moment(start)}",
-                    f"ts=lt:{_moment(end)}",
-                ]
-            )
-        matching, with_truth = (
-            store.count(QueryRequest(_where(values["model"], line, with_truth=is_true)))
-            for is_true in (False, True)
-        )
-        return matching, with_truth
+            parameters = drift_parameters(values, datetime.now(UTC), store)
+            filters = [
+                window_filter(parameters.model, window)
+                for window in (parameters.current, parameters.baseline)
+                if isinstance(window, StoredWindow)
+            ]
+        else:
+            filters = [
+                _where(values["model"], values["q"], with_truth=is_true)
+                for is_true in (False, True)
+            ]
+        return [store.count(QueryRequest(where)) for where in filters]
     return None
 
 
@@ -362,21 +378,26 @@ def _slice_name(key: str) -> str:
     return key if key in TIME_SLICES or key.startswith("meta.") else f"meta.{key}"
 
 
-def drift_parameters(fields: Mapping[str, str], now: datetime) -> DriftParameters:
-    """Return what a form asks to compare, or raise a `QueryError`."""
+def drift_parameters(
+    fields: Mapping[str, str], now: datetime, store: InferenceReader
+) -> DriftParameters:
+    """Return what a form asks to compare, or raise a `QueryError`; the later half is compared with all before."""
     model, _, version = fields.get("model", "").partition(":")
     if not model:
         raise FieldProblem("model", "expected a model to compare")
     where = fields.get("q", "") or None
-    start, end = _period(fields, now)
+    is_half = fields.get("period") == "half" and not _has_times(fields)
+    if is_half:
+        start, end = _middle(store, _where(fields["model"], where or "")), now
+    else:
+        start, end = _period(fields, now)
     choice, _, name = fields.get("before", "").partition(":")
     one_of(choice, ("previous", "baseline"), "before")
     before: str | StoredWindow = name
     if choice == "previous":
         try:
-            before = StoredWindow(
-                _moment(start - (end - start)), _moment(start), version or None, where
-            )
+            earliest = None if is_half else _moment(start - (end - start))
+            before = StoredWindow(earliest, _moment(start), version or None, where)
         except OverflowError as error:
             raise FieldProblem(
                 "from", "expected a later period: the one before would have no date"
@@ -407,11 +428,23 @@ def export_parameters(fields: Mapping[str, str]) -> ExportParameters:
     return parameters
 
 
+def _has_times(fields: Mapping[str, str]) -> bool:
+    return bool(fields.get("from") or fields.get("to"))
+
+
+def _middle(store: InferenceReader, where: dict[str, Any]) -> datetime:
+    """Return the time from which on there is the later half of the inferences that a filter finds, of many the newest."""
+    ids = next(store.matching_ids(where, descending=True), [])
+    if len(ids) < 2:
+        raise FieldProblem("q", f"expected two inferences or more to compare, found {len(ids)}")
+    return datetime.fromtimestamp(time_ms(ids[len(ids) // 2]) / 1000, UTC)
+
+
 def _period(fields: Mapping[str, str], now: datetime) -> tuple[datetime, datetime]:
     """Return start and end of the period that a form has chosen; times of one's own count before its names, and end now without an end."""
     period = fields.get("period", "")
     has_end = bool(fields.get("to", ""))
-    if fields.get("from", "") or has_end or period == "own":
+    if _has_times(fields) or period == "own":
         start = _own_time(fields, "from", "beginning")
         end = _own_time(fields, "to", "end") if has_end else now
         if start >= end:

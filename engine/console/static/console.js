@@ -45,7 +45,7 @@ document.addEventListener("toggle", ({ target }) => { if (target.open) target.qu
 // The counts of a form follow what is chosen.
 const counted = document.querySelector("form[data-counted]");
 counted?.addEventListener("change", async () => {
-  const asked = new URLSearchParams(["model", "q", "period", "from", "to"].flatMap((name) => counted.elements[name] ? [[name, counted.elements[name].value]] : []));
+  const asked = new URLSearchParams(["model", "q", "period", "from", "to", "before"].flatMap((name) => counted.elements[name] ? [[name, counted.elements[name].value]] : []));
   const answer = await fetch(`${counted.dataset.counted}&${asked}`).catch(() => null);
   if (!answer?.ok) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");

@@ -17,7 +17,13 @@ from quadriga.monitor.drift.parameters import StoredWindow
 from quadriga.monitor.report.schema import ReportedModel
 from quadriga.proto.access import ROLES, Role
 from quadriga.store.records.errors import QueryError
-from quadriga.store.records.records import JournaledChange, ModelReference, TruthStatement
+from quadriga.store.records.ids import time_ms
+from quadriga.store.records.records import (
+    JournaledChange,
+    ModelReference,
+    TruthStatement,
+    timestamp_text,
+)
 from tests.unit.engine.console_harness import Answer, keyed_server, open_page
 from tests.unit.engine.drift_reports import drift_report, keep_report
 from tests.unit.store.conftest import make_record
@@ -217,14 +223,28 @@ def test_a_period_without_a_beginning_is_refused_and_stays_one_of_its_own(keyed,
 
 
 def test_the_form_says_how_much_of_the_model_with_the_most_is_in_the_period(keyed):
-    page = send(keyed, "reports/new?kind=drift", "monitor").text
+    page = send(keyed, "reports/new?kind=drift&period=day", "monitor").text
     assert re.findall('<option value="([^"]*)" selected', page) == ["ships", "day"]
-    assert "0 inferences match in this period." in page
+    assert "0 inferences match in this period, 0 in the one before. An alarm needs 30 on each side." in page  # fmt: skip
     times = "period=day&from=2020-01-01T00:00"
     page = send(keyed, f"reports/new?kind=drift&{times}&q=version%3D1", "monitor").text
     found = len([record for record in RECORDS if record.model.version == "1"])
-    assert f"{found} inferences match in this period." in page
+    assert f"{found} inferences match in this period, 0 in the one before." in page
     assert '<option value="own" selected>' in page
+
+
+def test_where_no_period_has_enough_images_the_later_half_is_compared_with_all_before(keyed):
+    page = send(keyed, "reports/new?kind=drift", "monitor").text
+    assert re.findall('<option value="([^"]*)" selected', page) == ["ships", "half"]
+    # All of them are of one millisecond, which has no half.
+    assert "4 inferences match in this period, 0 in the one before. An alarm needs 30 on each side." in page  # fmt: skip
+    sent = send(keyed, "reports/compare", "monitor", b"model=ships&period=half&before=previous")
+    job = html.unescape(send(keyed, sent.headers["location"].removeprefix("/console/"), "monitor").text)  # fmt: skip
+    middle = timestamp_text(time_ms(FIRST + 2))
+    assert (job.count(f'"from": "{middle}"'), job.count(f'"to": "{middle}"')) == (1, 1)
+    nothing = send(keyed, "reports/compare", "monitor", b"model=ships:none&period=half&before=previous")  # fmt: skip
+    assert nothing.status == 400
+    assert "expected two inferences or more to compare, found 0" in nothing.text
 
 
 @pytest.mark.parametrize(
@@ -251,7 +271,7 @@ def test_the_form_says_how_much_of_the_model_with_the_most_is_in_the_period(keye
 def test_a_period_is_compared_with_the_one_of_the_same_length_before(
     fields, now_from, now_to, before_from
 ):
-    compared = drift_parameters(dict(parse_qsl(f"model=ships&before=previous&{fields}")), NOW)
+    compared = drift_parameters(dict(parse_qsl(f"model=ships&before=previous&{fields}")), NOW, None)
     start, end = (f"{moment}:00.000Z" for moment in (now_from, now_to))
     assert (compared.start, compared.end) == (start, end)
     assert compared.baseline == StoredWindow(f"{before_from}:00.000Z", start)
@@ -259,7 +279,7 @@ def test_a_period_is_compared_with_the_one_of_the_same_length_before(
 
 def test_a_period_is_compared_with_a_baseline_by_its_name():
     fields = dict(parse_qsl("model=ships&period=day&before=baseline:spring"))
-    assert drift_parameters(fields, NOW).baseline == "spring"
+    assert drift_parameters(fields, NOW, None).baseline == "spring"
 
 
 @pytest.mark.parametrize(
@@ -274,7 +294,7 @@ def test_a_period_is_compared_with_a_baseline_by_its_name():
     ],
 )
 def test_both_sides_are_of_the_version_and_the_filter_that_were_chosen(fields, version, where, by):
-    compared = drift_parameters(dict(parse_qsl(f"{fields}&period=day&before=previous")), NOW)
+    compared = drift_parameters(dict(parse_qsl(f"{fields}&period=day&before=previous")), NOW, None)
     assert (compared.model, compared.version, compared.where, compared.by) == ("ships", version, where, by)  # fmt: skip
     assert isinstance(compared.baseline, StoredWindow)
     assert (compared.baseline.version, compared.baseline.where) == (version, where)
@@ -341,7 +361,7 @@ def test_a_report_of_several_versions_says_so(keyed, settings):
 )
 def test_a_period_that_means_nothing_is_refused(fields):
     with pytest.raises(QueryError):
-        drift_parameters(dict(parse_qsl(f"model=ships&{fields}")), NOW)
+        drift_parameters(dict(parse_qsl(f"model=ships&{fields}")), NOW, None)
 
 
 @pytest.mark.parametrize(

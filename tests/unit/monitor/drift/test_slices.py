@@ -6,7 +6,7 @@ import pytest
 from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.samples import build_sample
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
-from quadriga.monitor.drift.slices import find_drift_slices, find_undecided_slices
+from quadriga.monitor.drift.slices import find_changed_slices, find_drift_slices
 from quadriga.monitor.drift.summary import as_summary, summarise
 from quadriga.monitor.report.drift_texts import undecided_signals
 from quadriga.monitor.report.schema import sorted_by_effect
@@ -154,7 +154,7 @@ def test_slices_of_signals_that_cannot_be_judged_are_those_that_moved_more(chang
     report = compare(baseline, current, settings)
     assert not any(signal.alarm for signal in report.signals)
     signals = undecided_signals(report)
-    slices = find_undecided_slices(baseline, current, signals, ["camera", "none"])
+    slices = find_changed_slices(baseline, current, signals, ["camera", "none"])
     found = [(part.value, [metric.parameters["signal"] for metric in part.metrics]) for part in slices]  # fmt: skip
     assert found == expected
     for part in slices:
@@ -164,12 +164,60 @@ def test_slices_of_signals_that_cannot_be_judged_are_those_that_moved_more(chang
             assert (metric.parameters["p_adjusted"], metric.parameters["p_rest"]) == (None, None)
 
 
-def test_a_slice_with_few_values_says_nothing():
-    baseline, current = undecided(1200), undecided(75, shift=3.0)  # 25 of each camera
+@pytest.mark.parametrize(("rows", "expected"), [(75, ["B"]), (13, [])])  # 25 and 4 of each camera
+def test_a_slice_of_fewer_than_five_rows_says_nothing(rows, expected):
+    baseline, current = undecided(1200), undecided(rows, shift=3.0)
     report = compare(baseline, current, ComparisonSettings(insufficient=1e9))
-    signals = undecided_signals(report)
-    assert "score" in [signal.name for signal in signals]
-    assert find_undecided_slices(baseline, current, signals, ["camera"]) == []
+    found = find_changed_slices(baseline, current, report.signals, ["camera"])
+    assert [part.value for part in found] == expected
+
+
+CAMERAS = np.array(["north", "east", "south", "west"])
+
+
+def yard(seed, n, onset=None):
+    """Return a sample of four cameras; from a row on the east is dark, and sees a new label."""
+    rng = np.random.default_rng(seed)
+    camera = CAMERAS[rng.integers(4, size=n)]
+    is_dark = (camera == "east") & (np.arange(n) >= (n if onset is None else onset))
+    columns = {f"image.{number}": rng.normal(size=n) for number in range(10)}
+    columns |= {
+        "camera": camera,
+        "light": rng.choice(["day", "night"], n),
+        "image.brightness": rng.normal(50, 15, n) - 30 * is_dark,
+        "label": np.where(is_dark, "van", rng.choice(["car", "bus"], n)),
+        "some": np.where(rng.random(n) < 0.3, np.nan, rng.normal(size=n)),
+    }
+    order = np.arange(n) + (onset is not None) * 10_000
+    return as_summary(build_sample(columns, order=order), ComparisonSettings())
+
+
+@pytest.mark.parametrize(("n", "onset"), [(100, 30), (100, 60), (200, 130), (1000, 900)])
+def test_a_camera_that_changed_within_the_window_is_named_with_its_time(n, onset):
+    """The rows of one camera are too few to judge, and their change makes them resemble each other."""
+    baseline, current = yard(1, n), yard(2, n, onset)
+    signals = compare(baseline, current).signals
+    (east,) = find_changed_slices(baseline, current, signals, ["camera", "light"], moment=str)
+    assert (east.by, east.value) == ("camera", "east")
+    found = {metric.parameters["signal"]: metric for metric in east.metrics}
+    assert found.keys() == {"image.brightness", "label"}
+    brightness, label = (found[name].parameters for name in ("image.brightness", "label"))
+    assert brightness["before"] - brightness["after"] > 20
+    assert (label["label"], label["before"] < 0.1, label["after"] > 0.9) == ("van", True, True)
+    for metric in found.values():
+        assert abs(int(metric.parameters["at"]) - 10_000 - onset) < 0.15 * n
+        assert 5 <= metric.n <= east.n
+        assert (metric.parameters["p_adjusted"], metric.parameters["p_rest"]) == (None, None)
+
+
+@pytest.mark.parametrize("n", [40, 100])
+def test_chance_names_a_slice_in_one_of_twenty_comparisons_at_most(n):
+    named = 0
+    for seed in range(20):
+        baseline, current = yard(seed, n), yard(1000 + seed, n)
+        signals = compare(baseline, current, ComparisonSettings(permutations=99)).signals
+        named += bool(find_changed_slices(baseline, current, signals, ["camera", "light"]))
+    assert named <= 3, named  # of 20 at 5 %; more in one of sixty times
 
 
 @pytest.mark.parametrize(("n", "cameras"), [(480, 12), (480, 3), (600, 12)])
@@ -189,5 +237,5 @@ def test_what_moved_everywhere_alike_is_not_said_to_have_moved_most_in_a_small_s
         current = everywhere_alike(rng, n, 0.5, 0.5)
         signals = undecided_signals(compare(baseline, current, settings))
         assert len(signals) == 2
-        named += find_undecided_slices(baseline, current, signals, ["camera"])
+        named += find_changed_slices(baseline, current, signals, ["camera"])
     assert len(named) <= 2, [(part.value, part.metrics[0].value) for part in named]

@@ -235,6 +235,40 @@ def test_the_headline_says_where_whether_there_is_an_alarm_or_too_few_images(sli
     assert headline(report(quiet, slices=slices)) == "Nothing changed."
 
 
+def changed_inside(value, *metrics):
+    parameters = {"at": "2026-03-01T12:24:05.000Z", "before": 53.0, "after": 25.0}
+    made = [Metric("wasserstein_iqr", 1.0, parameters | more, n=20) for more in metrics]
+    return Slice("meta.camera", value, 51, made)
+
+
+def test_a_change_within_one_camera_is_named_first_with_its_time_and_its_images():
+    quiet = [number(name, 0.9, 0.9, alarm=False, ratio=0.1) for name in ("score", "image.brightness", "latency_ms")]  # fmt: skip
+    label = {"signal": "label", "label": "<van>", "before": 0.0, "after": 0.985}
+    blur = {"signal": "image.blur", "before": -3.2, "after": -1.4}
+    quiet += [number("image.blur", -3.0, -3.0, alarm=False, ratio=0.1)]
+    quiet += [replace(labels("label", {"a": 9, "b": 9}, {"a": 9, "b": 9}), alarm=False)]
+    east = changed_inside(
+        "east", label, {"signal": "latency_ms"}, {"signal": "image.brightness"}, blur
+    )
+    sentence = (
+        "Where camera is east from 2026-03-01 12:24 UTC on (20 images): brightness from 53 to 25 (darker), blur from 20 to "
+        "50 (softer) and share of the label <van> from 0 % to 98 % (more)."
+    )
+    made = report(*quiet, slices=[east])
+    assert headline(made) == f"{sentence} No alarm over all images."
+    assert headline(replace(made, status="insufficient")) == headline(made)
+    faster = number("latency_ms", 20.0, 9.0)
+    assert headline(report(*quiet[:2], *quiet[3:], faster, slices=[east])) == (
+        f"{sentence} Changed: latency in milliseconds from 20 to 9 (faster), most where camera is east."
+    )
+    both = [changed_inside(value, {"signal": "image.brightness"}) for value in ("east", "west")]
+    assert headline(report(*quiet, slices=both)) == (
+        "Where camera is east and west from 2026-03-01 12:24 UTC on: brightness from 53 to 25 (darker). No alarm over all images."
+    )
+    slow = changed_inside("east", {"signal": "latency_ms"})
+    assert headline(report(*quiet[:4], slices=[slow])) == "Nothing changed."
+
+
 @pytest.mark.parametrize(
     ("names", "expected"),
     [

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.pages import reports
-from quadriga.engine.console.pages.reports import cell_list_link
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.saved import PAGE_FILE, REPORT_FILE
 from quadriga.monitor.report.schema import Data, Metric, PastSignal, PastWindow, Window, Worst

@@ -540,7 +540,11 @@ def _first(names: list[str], limit: int) -> list[str]:
 def _headline_without_alarm(report: Report) -> str:
     """Say which signals moved without an alarm: with too few independent images to judge, and where, or perhaps by chance."""
     if where := where_changed(report):
-        return f"{where} No alarm over all images."
+        unsure = [signal for signal in undecided_signals(report) if _slices_of(report, [signal])]
+        if not unsure:
+            return f"{where} No alarm over all images."
+        names = _some_titles(report, unsure, MAX_IN_HEADLINE)
+        return f"{where} No alarm; too few independent images to judge {names}."
     parts = []
     if signals := undecided_signals(report):
         names = _some_titles(report, signals, _MAX_UNDECIDED)

@@ -214,9 +214,24 @@ def _first_changed_rows(
     changed = {}
     for name, values in scores.items():
         errors = differences(values).max(axis=1, initial=0.0)
-        if 1 + (largest >= errors.max()).sum() <= limit * (1 + len(largest)):
-            changed[name] = int(permuted_rows[-sizes[errors.argmax()]])
+        size = sizes[errors.argmax()]
+        error = errors.max() / _inflation(values, size)
+        if 1 + (largest >= error).sum() <= limit * (1 + len(largest)):
+            changed[name] = int(permuted_rows[-size])
     return changed
+
+
+def _inflation(values: Float64Array, size: int) -> float:
+    """Return how much more a difference of means varies than of independent values, as each is like the one before.
+
+    Args:
+        values: (N, D) values, in order.
+        size: Number of the last of them, whose mean is another.
+    """
+    rest = np.concatenate([part - part.mean(axis=0) for part in (values[:-size], values[-size:])])
+    memory = (rest[1:] * rest[:-1]).sum() / max((rest**2).sum(), 1e-9) + 1 / np.sqrt(len(rest))
+    memory = np.clip(memory, 0, 0.9)
+    return float(np.sqrt((1 + memory) / (1 - memory)))
 
 
 def _normal_scores(column: Column, rows: Int64Array) -> Float64Array:

@@ -487,9 +487,14 @@ def headline(report: Report) -> str:
 def where_changed(report: Report) -> str:
     """Say in a sentence what changed in a part of the images, such as one camera, from when on; empty if nowhere.
 
-    Causes come before effects, as in `alarms_in_reading_order`. The time of an answer depends on the server alone.
+    Signals whose values depend on each other say nothing here: each camera has its own daylight. Causes come before effects,
+    as in `alarms_in_reading_order`. The time of an answer depends on the server alone.
     """
-    by_name = {signal.name: signal for signal in report.signals if signal.name != "latency_ms"}
+    by_name = {
+        signal.name: signal
+        for signal in report.signals
+        if signal.name != "latency_ms" and not is_undecided(signal)
+    }
     located = [
         (by_name[metric.parameters["signal"]], slice_, metric)
         for slice_ in report.slices
@@ -540,11 +545,7 @@ def _first(names: list[str], limit: int) -> list[str]:
 def _headline_without_alarm(report: Report) -> str:
     """Say which signals moved without an alarm: with too few independent images to judge, and where, or perhaps by chance."""
     if where := where_changed(report):
-        unsure = [signal for signal in undecided_signals(report) if _slices_of(report, [signal])]
-        if not unsure:
-            return f"{where} No alarm over all images."
-        names = _some_titles(report, unsure, MAX_IN_HEADLINE)
-        return f"{where} No alarm; too few independent images to judge {names}."
+        return f"{where} No alarm over all images."
     parts = []
     if signals := undecided_signals(report):
         names = _some_titles(report, signals, _MAX_UNDECIDED)

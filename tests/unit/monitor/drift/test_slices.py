@@ -1,5 +1,7 @@
 """Slices that carry an alarm, and the order of signals."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -175,12 +177,21 @@ def test_a_slice_of_fewer_than_five_rows_says_nothing(rows, expected):
 CAMERAS = np.array(["north", "east", "south", "west"])
 
 
-def yard(seed, n, onset=None):
+def remembered(rng, camera, memory):
+    """Return numbers of which each is like the one before of its camera."""
+    numbers = rng.normal(size=len(camera))
+    for name in CAMERAS:
+        for before, after in itertools.pairwise(np.flatnonzero(camera == name)):
+            numbers[after] = memory * numbers[before] + (1 - memory**2) ** 0.5 * numbers[after]
+    return numbers
+
+
+def yard(seed, n, onset=None, memory=0.0):
     """Return a sample of four cameras; from a row on the east is dark, and sees a new label."""
     rng = np.random.default_rng(seed)
     camera = CAMERAS[rng.integers(4, size=n)]
     is_dark = (camera == "east") & (np.arange(n) >= (n if onset is None else onset))
-    columns = {f"image.{number}": rng.normal(size=n) for number in range(10)}
+    columns = {f"image.{number}": remembered(rng, camera, memory) for number in range(10)}
     columns |= {
         "camera": camera,
         "light": rng.choice(["day", "night"], n),
@@ -210,11 +221,11 @@ def test_a_camera_that_changed_within_the_window_is_named_with_its_time(n, onset
         assert (metric.parameters["p_adjusted"], metric.parameters["p_rest"]) == (None, None)
 
 
-@pytest.mark.parametrize("n", [40, 100])
-def test_chance_names_a_slice_in_one_of_twenty_comparisons_at_most(n):
+@pytest.mark.parametrize(("n", "memory"), [(40, 0.0), (100, 0.0), (100, 0.3)])
+def test_chance_names_a_slice_in_one_of_twenty_comparisons_at_most(n, memory):
     named = 0
     for seed in range(20):
-        baseline, current = yard(seed, n), yard(1000 + seed, n)
+        baseline, current = yard(seed, n, memory=memory), yard(1000 + seed, n, memory=memory)
         signals = compare(baseline, current, ComparisonSettings(permutations=99)).signals
         named += bool(find_changed_slices(baseline, current, signals, ["camera", "light"]))
     assert named <= 3, named  # of 20 at 5 %; more in one of sixty times

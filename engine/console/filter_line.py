@@ -637,7 +637,7 @@ def meant_lines(store: InferenceReader, line: str, links: FilterLinks, reports: 
         stored = StoredWords(find_facets(store, FacetsRequest({}, None, _VALUES, _BINS)).facets)
         for other, meaning in corrections(line, stored, reports):
             with suppress(QueryError, NotFoundError):
-                counted = store.count(QueryRequest(other))
+                counted = store.count(QueryRequest(other, count="capped"))
                 count = f"{counted.count:,}{'' if counted.is_exact else ' or more'}"
                 words = ", ".join(filter(None, (meaning, f"finds {count}")))
                 meant.append((not counted.count, MeantLine(other, words, links.to(other))))

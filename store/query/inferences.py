@@ -323,7 +323,7 @@ class InferenceReader:
         with self._readers.snapshot() as connection:
             plan = self.planner(connection, resolved).plan
             search = Search(connection, plan, descending=True)
-            return _count_matches(search, self.budget, is_capped=False)
+            return _count_matches(search, self.budget, is_capped=request.count == "capped")
 
     def count_with_warnings(self, request: QueryRequest) -> Count:
         """Count all matches of a filter, as `count`; of one that finds nothing with its warnings."""

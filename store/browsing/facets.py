@@ -2,6 +2,7 @@
 
 import math
 import struct
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -155,10 +156,14 @@ def find_facets(inferences: InferenceReader, request: FacetsRequest) -> Facets:
         measured = [row.seq for row in sample.rows[::step]] if measures else []
         pictures = dict(execute_in(connection, _PICTURES, measured))
     tallies = _Tallies(fields)
+    alike: defaultdict[tuple[int, int, str | None], float] = defaultdict(float)
     for row, weight in zip(sample.rows, sample.weights, strict=True):
-        tallies.add(row, models[row.model_id], weight)
+        alike[row.model_id, row.status, row.review or "" if row.has_truth else None] += weight
+        tallies.add(row, models[row.model_id].task, weight)
         if len(picture := pictures.get(row.seq) or b"") == _PICTURE.size:
             tallies.add_measures(_PICTURE.unpack(picture), measures, weight * step)
+    for (model_id, status, review), weight in alike.items():
+        tallies.add_alike(models[model_id], status, review, weight)
     unsampled = [
         Facet(field, type_, None, distinct=0, values=[], histogram=[])
         for field, type_ in stored_keys
@@ -182,10 +187,6 @@ class _Tally:
         self.count = 0.0
         self.weights: defaultdict[Any, float] = defaultdict(float)
 
-    def add(self, value: Any, weight: float, *, is_first: bool) -> None:
-        self.count += weight * is_first
-        self.weights[value] += weight
-
 
 class _Tallies:
     """Weights of the values of all fields, by the name of the field and the type of its values."""
@@ -195,20 +196,23 @@ class _Tallies:
         self._has_metadata = not fields or any(field.startswith("meta.") for field in fields)
         self.by_field: dict[tuple[str, FacetType], _Tally] = {}
 
-    def add(self, row: SampledRow, model: ModelRow, weight: float) -> None:
-        """Add an inference that stands for as many as its weight says."""
+    def add_alike(self, model: ModelRow, status: int, review: str | None, weight: float) -> None:
+        """Add what many inferences have alike; `review` is None without ground truth, and empty where nobody reviewed it."""
         self._add("model", model.name, weight)
         self._add("version", model.version, weight)
         self._add("task", model.task, weight)
+        self._add("status", status, weight)
+        self._add("ground_truth", review is not None, weight)
+        if review:
+            self._add("ground_truth.review", review, weight)
+
+    def add(self, row: SampledRow, task: str, weight: float) -> None:
+        """Add what else an inference has, which stands for as many as its weight says."""
         self._add("latency_ms", row.latency_us / 1000, weight)
-        self._add("status", row.status, weight)
-        self._add("ground_truth", bool(row.has_truth), weight)
-        if row.has_truth and row.review:
-            self._add("ground_truth.review", row.review, weight)
         predictions = decode_label_scores(msgspec.Raw(row.predictions.encode()))
         if predictions is not None:
             self._add("predictions", len(predictions), weight)
-        for number, label in enumerate(sorted(_labels(model.task, predictions or ()))):
+        for number, label in enumerate(sorted(_labels(task, predictions or ()))):
             self._add("label", label, weight, is_first=number == 0)
         for prediction in predictions or ():
             if is_number(prediction.score):
@@ -242,7 +246,8 @@ class _Tallies:
         tally = self.by_field.get((field, type_))
         if tally is None:
             tally = self.by_field[field, type_] = _Tally()
-        tally.add(value, weight, is_first=is_first)
+        tally.count += weight * is_first
+        tally.weights[value] += weight
 
 
 def _labels(task: str, predictions: Sequence[LabelScore]) -> set[str]:
@@ -298,11 +303,12 @@ def histogram(weights: Iterable[tuple[float, float]], bins: int) -> list[Histogr
     is_usable = step and math.isfinite(largest + 2 * step) and step >= _LEAST_STEP * largest
     if not is_usable or low + step == low or high + step == high:
         return [HistogramBin(low, high, round(sum(weight for _, weight in weights)))]
+    bounds = [_bound(n, step) for n in range(_position(low, step), _position(high, step) + 2)]
     counts: defaultdict[int, float] = defaultdict(float)
     for number, weight in weights:
-        counts[_position(number, step)] += weight
+        counts[bisect_right(bounds, number)] += weight
     return [
-        HistogramBin(_bound(position, step), _bound(position + 1, step), round(count))
+        HistogramBin(bounds[position - 1], bounds[position], round(count))
         for position, count in sorted(counts.items())
     ]
 

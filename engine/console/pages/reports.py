@@ -239,9 +239,10 @@ class ReportTargets:
         return self._within_window(comparison_text("ground_truth", True, "exists"), of_slice)
 
     def part(self, part: Slice) -> str:
-        """Return the link to the inferences of a slice of a drift report."""
+        """Return the link to the inferences of a slice of a drift report, from where it changed on."""
         comparison = "" if part.value is None else label_comparison(part.by, part.value, self._report.task)  # fmt: skip
-        return self._within_window(comparison) if comparison else ""
+        moments = [comparison_text("ts", at, "ge") for metric in part.metrics if (at := metric.parameters.get("at"))]  # fmt: skip
+        return self._within_window(comparison, *moments[:1]) if comparison else ""
 
     def images(self, signal: Signal) -> list[tuple[str, str]]:
         """Return words and link of the images behind a changed signal."""

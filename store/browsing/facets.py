@@ -39,6 +39,8 @@ FIELDS = (
 )  # fmt: skip
 """Fields beside `meta.<path>`."""
 
+_OF_PREDICTIONS = frozenset(("label", "score", "predictions"))
+
 MEASURES = ("sig.image.blur", "sig.image.brightness", "sig.image.contrast")
 """Numbers measured on the image that facets have, as histograms."""
 
@@ -194,6 +196,7 @@ class _Tallies:
     def __init__(self, fields: frozenset[str]) -> None:
         self._fields = fields
         self._has_metadata = not fields or any(field.startswith("meta.") for field in fields)
+        self._has_predictions = not fields or not fields.isdisjoint(_OF_PREDICTIONS)
         self.by_field: dict[tuple[str, FacetType], _Tally] = {}
 
     def add_alike(self, model: ModelRow, status: int, review: str | None, weight: float) -> None:
@@ -209,7 +212,9 @@ class _Tallies:
     def add(self, row: SampledRow, task: str, weight: float) -> None:
         """Add what else an inference has, which stands for as many as its weight says."""
         self._add("latency_ms", row.latency_us / 1000, weight)
-        predictions = decode_label_scores(msgspec.Raw(row.predictions.encode()))
+        predictions = None
+        if self._has_predictions:
+            predictions = decode_label_scores(msgspec.Raw(row.predictions.encode()))
         if predictions is not None:
             self._add("predictions", len(predictions), weight)
         for number, label in enumerate(sorted(_labels(task, predictions or ()))):

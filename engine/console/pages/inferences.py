@@ -253,7 +253,7 @@ def _hints(
         for number, text in enumerate(texts[:_HINTS]):
             rest = joined([*texts[:number], *texts[number + 1 :]])
             with suppress(QueryError, NotFoundError):
-                counted = store.count(QueryRequest(rest or {}, count="capped"))
+                counted = store.count(QueryRequest(rest or {}))
                 if counted.count:
                     hints.append((text, counted, links.to(rest)))
     return sorted(hints, key=lambda hint: -hint[1].count)

@@ -442,8 +442,7 @@ def _middle(store: InferenceReader, where: dict[str, Any]) -> datetime:
 
 def _period(fields: Mapping[str, str], now: datetime) -> tuple[datetime, datetime]:
     """Return start and end of the period that a form has chosen; times of one's own count before its names, and end now without an end."""
-    period = fields.get("period", "")
-    has_end = bool(fields.get("to", ""))
+    period, has_end = fields.get("period", ""), bool(fields.get("to"))
     if _has_times(fields) or period == "own":
         start = _own_time(fields, "from", "beginning")
         end = _own_time(fields, "to", "end") if has_end else now

@@ -6,7 +6,6 @@ import numpy.typing as npt
 BoolArray = npt.NDArray[np.bool_]
 UInt8Array = npt.NDArray[np.uint8]
 UInt64Array = npt.NDArray[np.uint64]
-Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Float16Array = npt.NDArray[np.float16]
 Float32Array = npt.NDArray[np.float32]

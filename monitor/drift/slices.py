@@ -89,10 +89,11 @@ def find_changed_slices(
 ) -> list[Slice]:
     """Return the slices in which a signal changed from some row of the window on, largest effect first.
 
-    This is no test: the values of a slice are permuted as if they were independent, however few there are. A slice counts
-    if chance alone hardly makes such a difference between the rows from that one on and all before, whatever the signal
-    and the row, and if the signal moved there by more than in all other rows, as of `find_drift_slices`. The parameters
-    of a metric have the time of that row (`at`), and the mean or the share of a `label` `before` and `after`.
+    This is no test: the values of a slice are permuted as if they were independent, however few there are; where they are
+    like those before them, a difference counts for less. A slice counts if chance alone hardly makes such a difference
+    between the rows from that one on and all before, whatever the signal and the row, and if the signal moved there by more
+    than in all other rows, as of `find_drift_slices`. The parameters of a metric have the time of that row (`at`), and the
+    mean or the share of a `label` `before` and `after`.
 
     Args:
         baseline: Baseline of the comparison.

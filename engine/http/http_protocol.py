@@ -287,7 +287,9 @@ class HttpProtocol(HttpToolsProtocol):
     def write(self, *data: bytes) -> None:
         """Write parts of a response; what is given together leaves by one call of the system."""
         if not self.transport.is_closing():
-            self.transport.writelines(data)
+            self.transport.write(
+                b"".join(data)
+            )  # asyncio's `writelines` forgets the limits of its buffer
 
     def pause_writing(self) -> None:
         """Make whoever answers wait; the client has some time to read."""

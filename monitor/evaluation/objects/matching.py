@@ -305,15 +305,22 @@ def _ranked(predictions: Table, max_detections: int) -> tuple[Int64Array, Int64A
         Positions (D,) of predictions by image, label and falling score; the rank of each within image and label;
         and indices into these, by label, then falling score, then image.
     """
-    score, group = predictions["score"], joint_key(predictions["image"], predictions["label"])
-    order = np.argsort(-score, kind="stable")
-    order = order[np.argsort(group[order], kind="stable")]
-    rank = index_within_runs(group[order])
+    image, label, score = predictions["image"], predictions["label"], predictions["score"]
+    by_label = _sorted(np.lexsort((image, -score)), label)
+    order = _sorted(by_label, image)
+    rank = index_within_runs(joint_key(image, label)[order])
     is_kept = rank < max_detections
     order, rank = order[is_kept], rank[is_kept]
-    by_score = np.argsort(-score[order], kind="stable")
-    by_label = np.argsort(predictions["label"][order[by_score]], kind="stable")
-    return order, rank, by_score[by_label]
+    place = np.full(len(score), -1)
+    place[order] = np.arange(len(order))
+    by_label = place[by_label]
+    return order, rank, by_label[by_label >= 0]
+
+
+def _sorted(order: Int64Array, numbers: Int64Array) -> Int64Array:
+    """Sort an order stably by whole numbers of 0 or more, in their smallest type: NumPy sorts those of 16 bits by digits."""
+    keys = numbers[order].astype(np.min_scalar_type(numbers.max(initial=0)))
+    return order[np.argsort(keys, kind="stable")]
 
 
 def _outside(area: Float64Array, areas: Float64Array) -> BoolArray:

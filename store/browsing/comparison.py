@@ -52,8 +52,7 @@ _Pairs = Iterable[tuple[StoredInference, StoredInference]]
 _BATCH = 200
 _MAX_COUNTED = 100_000  # by an index: some 5 ms
 _Z = 1.959964  # of an interval of 95 %
-_IMAGES = "SELECT input_hash, max(seq) FROM inference WHERE seq IN ({}) GROUP BY input_hash"
-"""Selects the newest of some inferences on each image."""
+_IMAGES = "SELECT seq, input_hash FROM inference WHERE seq IN ({})"
 
 _SAME_IMAGES = "SELECT input_hash, max(seq) FROM inference WHERE +model_id IN ({}) AND input_hash IN ({{}}) GROUP BY input_hash"
 """Selects the newest inference on each image; the plus keeps the index of models out, which would read all of a model."""
@@ -346,41 +345,45 @@ def _same_images(
     is_swapped = not request.where and _has_fewer(inferences, ids_b, ids_a)
     searched, other_ids = (live_b, ids_a) if is_swapped else (live_a, ids_b)
     seen: set[str] = set()
-    where = _on_images(searched, request.where).where
+    where = _on_images(searched, request.where)
     for ids in inferences.matching_ids(where, descending=True):
         for start in range(0, len(ids), _BATCH):
             if time.monotonic() > deadline_s:
                 return
+            new: dict[int, int] = {}
             shared = _shared_images(inferences, ids[start : start + _BATCH], other_ids)
-            new = {image: pair for image, pair in shared.items() if image not in seen}
-            seen |= new.keys()  # a pair for each image
-            for inference, other in _read_pairs(inferences, [*new.values()]):
+            for id_, (image, other_id) in shared.items():
+                if image not in seen:  # a pair for each image, of the newest
+                    seen.add(image)
+                    new[id_] = other_id
+            for inference, other in _read_pairs(inferences, new).values():
                 yield (other, inference) if is_swapped else (inference, other)
 
 
 def _shared_images(
     inferences: InferenceReader, ids: Sequence[int], model_ids: tuple[int, ...]
-) -> dict[str, tuple[int, int]]:
-    """Return the images of some inferences on which models have one, too: the ids of the newest of both, by hash."""
-    if not (ids and model_ids):
+) -> dict[int, tuple[str, int]]:
+    """Return those of some inferences on whose images models have one, too, in their order: the hash, and the id of the newest."""
+    if not model_ids:
         return {}
     with inferences.snapshot() as connection:
         images = dict(execute_in(connection, _IMAGES, sorted(ids)))
-        others = execute_in(
-            connection, _SAME_IMAGES.format(placeholders(model_ids)), [*images], model_ids
-        )
-    newest = {image: (images[image], other) for image, other in others}
-    return dict(sorted(newest.items(), key=lambda item: -item[1][0]))
+        statement = _SAME_IMAGES.format(placeholders(model_ids))
+        others = dict(execute_in(connection, statement, [*{*images.values()}], model_ids))
+    shared = {id_: (image, others.get(image)) for id_ in ids if (image := images.get(id_))}
+    return {id_: (image, other) for id_, (image, other) in shared.items() if other is not None}
 
 
 def _read_pairs(
-    inferences: InferenceReader, pairs: list[tuple[int, int]]
-) -> Iterator[tuple[StoredInference, StoredInference]]:
-    """Yield the inferences of pairs of ids, but for those that are gone."""
-    by_id = inferences.by_id(str(id_) for pair in pairs for id_ in pair)
-    for first, second in (map(str, pair) for pair in pairs):
-        if first in by_id and second in by_id:
-            yield by_id[first], by_id[second]
+    inferences: InferenceReader, pairs: dict[int, int]
+) -> dict[int, tuple[StoredInference, StoredInference]]:
+    """Return the inferences of pairs of ids, by the first of them, but for those that are gone."""
+    by_id = inferences.by_id(str(id_) for pair in pairs.items() for id_ in pair)
+    return {
+        first: (by_id[str(first)], by_id[str(second)])
+        for first, second in pairs.items()
+        if str(first) in by_id and str(second) in by_id
+    }
 
 
 def find_disagreements(inferences: InferenceReader, request: DisagreementsRequest) -> Disagreements:
@@ -394,70 +397,51 @@ def find_disagreements(inferences: InferenceReader, request: DisagreementsReques
     if request.consistency == "journal":
         inferences.wait_for_journal()
     _, model_ids = _model_ids(inferences, request.a, request.b)
-    query, digest = _first_query(request)
+    identity = [request.a, request.b, request.where, request.score, request.iou]
+    pages = QueryRequest(identity, order=request.order, cursor=request.cursor)
+    digest = query_digest(pages)
     disagreements: list[Disagreement] = []
     compared = alone = 0
     deadline_s = time.monotonic() + MAX_PAGE_S
-    for page in inferences.pages(query):
-        others = _on_same_images(inferences, page.inferences, model_ids)
-        for inference in page.inferences:
-            other = others.get(inference.input.hash or "")
-            if other is None:
-                alone += 1
-                continue
-            compared += 1
-            only_a, only_b = differences(inference, other, score=request.score, iou=request.iou)
-            if not (only_a or only_b):
-                continue
-            disagreements.append(Disagreement(inference, other, only_a, only_b))
-            if len(disagreements) == request.limit:
-                is_last = page.cursor is None and inference is page.inferences[-1]
-                cursor = None if is_last else encode_cursor(int(inference.id), digest)
-                return Disagreements(disagreements, compared, alone, cursor=cursor, partial=False)
-        is_over = compared + alone >= MAX_COMPARED or page.partial or time.monotonic() > deadline_s
-        if page.cursor is not None and is_over:
-            query = msgspec.structs.replace(query, cursor=page.cursor)
-            cursor = encode_cursor(_position(query, query_digest(query)), digest)
+    batches = inferences.id_batches(
+        _on_images(request.a, request.where),
+        id_range=cursor_range(pages, digest),
+        descending=request.order == "-ts",
+    )
+    for ids, resume_id in batches:
+        for start in range(0, len(ids), _BATCH):
+            batch = ids[start : start + _BATCH]
+            shared = _shared_images(inferences, batch, model_ids)
+            pairs = _read_pairs(inferences, {id_: other for id_, (_, other) in shared.items()})
+            for id_ in batch:
+                if id_ not in pairs:
+                    alone += 1
+                    continue
+                compared += 1
+                only_a, only_b = differences(*pairs[id_], score=request.score, iou=request.iou)
+                if not (only_a or only_b):
+                    continue
+                disagreements.append(Disagreement(*pairs[id_], only_a, only_b))
+                if len(disagreements) == request.limit:
+                    is_last = resume_id is None and id_ == ids[-1]
+                    cursor = None if is_last else encode_cursor(id_, digest)
+                    return Disagreements(
+                        disagreements, compared, alone, cursor=cursor, partial=False
+                    )
+            follows = batch[-1] if batch[-1] != ids[-1] else resume_id
+            is_over = compared + alone >= MAX_COMPARED or time.monotonic() > deadline_s
+            if follows is not None and is_over:
+                cursor = encode_cursor(follows, digest)
+                return Disagreements(disagreements, compared, alone, cursor=cursor, partial=True)
+        if not ids and resume_id is not None and time.monotonic() > deadline_s:
+            cursor = encode_cursor(resume_id, digest)
             return Disagreements(disagreements, compared, alone, cursor=cursor, partial=True)
     return Disagreements(disagreements, compared, alone, cursor=None, partial=False)
 
 
-def _first_query(request: DisagreementsRequest) -> tuple[QueryRequest, str]:
-    """Return the query of the first inferences to compare, and the digest of the cursors of a request."""
-    identity = [request.a, request.b, request.where, request.score, request.iou]
-    pages = QueryRequest(identity, order=request.order, cursor=request.cursor)
-    digest = query_digest(pages)
-    query = msgspec.structs.replace(_on_images(request.a, request.where), order=request.order)
-    if request.cursor is not None:
-        cursor = encode_cursor(_position(pages, digest), query_digest(query))
-        query = msgspec.structs.replace(query, cursor=cursor)
-    return query, digest
-
-
-def _position(query: QueryRequest, digest: str) -> int:
-    """Return the id that the cursor of a query follows."""
-    id_range = cursor_range(query, digest)
-    return id_range.high + 1 if query.order == "-ts" else id_range.low - 1
-
-
-def _on_images(model: str, where: Any) -> QueryRequest:
-    """Return the query of the inferences of a model that have an image."""
-    conditions = [{"model": model}, {"input.hash": {"exists": True}}, where or {}]
-    return QueryRequest({"and": conditions}, limit=_BATCH)
-
-
-def _on_same_images(
-    inferences: InferenceReader, page: Sequence[StoredInference], model_ids: tuple[int, ...]
-) -> dict[str, StoredInference]:
-    """Return the newest inference of some models on each image of a page, by its hash."""
-    hashes = list({inference.input.hash: None for inference in page if inference.input.hash})
-    if not hashes or not model_ids:
-        return {}
-    statement = _SAME_IMAGES.format(placeholders(model_ids))
-    with inferences.snapshot() as connection:
-        rows = execute_in(connection, statement, hashes, model_ids)
-    answers = inferences.by_id(str(seq) for _, seq in rows)
-    return {str(answer.input.hash): answer for answer in answers.values()}
+def _on_images(model: str, where: Any) -> dict[str, Any]:
+    """Return the filter of the inferences of a model that have an image."""
+    return {"and": [{"model": model}, {"input.hash": {"exists": True}}, where or {}]}
 
 
 def _model_ids(

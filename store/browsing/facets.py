@@ -3,8 +3,8 @@
 import math
 import struct
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -39,6 +39,7 @@ FIELDS = (
 )  # fmt: skip
 """Fields beside `meta.<path>`."""
 
+_NUMBERS = (float, int)  # of what was decoded, not of classes below them
 _OF_PREDICTIONS = frozenset(("label", "score", "predictions"))
 
 MEASURES = ("sig.image.blur", "sig.image.brightness", "sig.image.contrast")
@@ -158,14 +159,13 @@ def find_facets(inferences: InferenceReader, request: FacetsRequest) -> Facets:
         measured = [row.seq for row in sample.rows[::step]] if measures else []
         pictures = dict(execute_in(connection, _PICTURES, measured))
     tallies = _Tallies(fields)
-    alike: defaultdict[tuple[int, int, str | None], float] = defaultdict(float)
+    by_weight: defaultdict[float, list[SampledRow]] = defaultdict(list)
     for row, weight in zip(sample.rows, sample.weights, strict=True):
-        alike[row.model_id, row.status, row.review or "" if row.has_truth else None] += weight
-        tallies.add(row, models[row.model_id].task, weight)
-        if len(picture := pictures.get(row.seq) or b"") == _PICTURE.size:
-            tallies.add_measures(_PICTURE.unpack(picture), measures, weight * step)
-    for (model_id, status, review), weight in alike.items():
-        tallies.add_alike(models[model_id], status, review, weight)
+        by_weight[weight].append(row)
+    for weight, rows in by_weight.items():
+        tallies.add(rows, models, weight)
+        numbers = (pictures.get(row.seq) or b"" for row in rows)
+        tallies.add_measures(numbers, measures, weight * step)
     unsampled = [
         Facet(field, type_, None, distinct=0, values=[], histogram=[])
         for field, type_ in stored_keys
@@ -199,37 +199,44 @@ class _Tallies:
         self._has_predictions = not fields or not fields.isdisjoint(_OF_PREDICTIONS)
         self.by_field: dict[tuple[str, FacetType], _Tally] = {}
 
-    def add_alike(self, model: ModelRow, status: int, review: str | None, weight: float) -> None:
-        """Add what many inferences have alike; `review` is None without ground truth, and empty where nobody reviewed it."""
-        self._add("model", model.name, weight)
-        self._add("version", model.version, weight)
-        self._add("task", model.task, weight)
-        self._add("status", status, weight)
-        self._add("ground_truth", review is not None, weight)
-        if review:
-            self._add("ground_truth.review", review, weight)
+    def add(
+        self, rows: Sequence[SampledRow], models: Mapping[int, ModelRow], weight: float
+    ) -> None:
+        """Add inferences, each of which stands for as many as the weight says."""
+        of_rows = [models[row.model_id] for row in rows]
+        values: defaultdict[str, list[Any]] = defaultdict(list)
+        values["model"] = [model.name for model in of_rows]
+        values["version"] = [model.version for model in of_rows]
+        values["task"] = [model.task for model in of_rows]
+        values["status"] = [row.status for row in rows]
+        values["latency_ms"] = [row.latency_us / 1000 for row in rows]
+        values["ground_truth"] = [bool(row.has_truth) for row in rows]
+        values["ground_truth.review"] = [row.review for row in rows if row.has_truth and row.review]
+        labelled = 0
+        for row, model in zip(rows, of_rows, strict=True):
+            predictions = None
+            if self._has_predictions:
+                predictions = decode_label_scores(msgspec.Raw(row.predictions.encode()))
+            if predictions is not None:
+                labels = _labels(model.task, predictions)
+                labelled += bool(labels)
+                values["label"] += labels
+                values["score"] += [one.score for one in predictions if type(one.score) in _NUMBERS]
+                values["predictions"].append(len(predictions))
+            if self._has_metadata:
+                for path, value in metadata.decode(row.flat_meta).items():
+                    values[f"meta.{path}"].append(value)
+        for field, of_field in values.items():
+            self._add(field, of_field, weight)
+        if label := self.by_field.get(("label", "string")):
+            label.count += labelled * weight
 
-    def add(self, row: SampledRow, task: str, weight: float) -> None:
-        """Add what else an inference has, which stands for as many as its weight says."""
-        self._add("latency_ms", row.latency_us / 1000, weight)
-        predictions = None
-        if self._has_predictions:
-            predictions = decode_label_scores(msgspec.Raw(row.predictions.encode()))
-        if predictions is not None:
-            self._add("predictions", len(predictions), weight)
-        for number, label in enumerate(sorted(_labels(task, predictions or ()))):
-            self._add("label", label, weight, is_first=number == 0)
-        for prediction in predictions or ():
-            if is_number(prediction.score):
-                self._add("score", prediction.score, weight)
-        if self._has_metadata:
-            for path, value in metadata.decode(row.flat_meta).items():
-                self._add(f"meta.{path}", value, weight)
-
-    def add_measures(self, numbers: Sequence[float], names: Iterable[str], weight: float) -> None:
-        """Add the numbers of an image, in the order of `SIGNAL_FIELDS`."""
+    def add_measures(self, pictures: Iterable[bytes], names: Iterable[str], weight: float) -> None:
+        """Add some numbers of images, which are stored in the order of `SIGNAL_FIELDS`."""
+        rows = [_PICTURE.unpack(picture) for picture in pictures if len(picture) == _PICTURE.size]
         for name in names:
-            self._add(name, numbers[SIGNAL_FIELDS.index(name)], weight)
+            place = SIGNAL_FIELDS.index(name)
+            self._add(name, [numbers[place] for numbers in rows], weight)
 
     def facets(self, request: FacetsRequest) -> list[Facet]:
         """Return the first fields, those that most have first, those of the engine before others."""
@@ -243,40 +250,42 @@ class _Tallies:
             for key, tally in ordered[:MAX_FIELDS]
         ]
 
-    def _add(self, field: str, value: Any, weight: float, *, is_first: bool = True) -> None:
-        """Add a value of an inference; of several values of one field only the first counts the inference."""
+    def _add(self, field: str, values: Sequence[Any], weight: float) -> None:
+        """Add values of inferences; of labels, of which an inference may have several, it counts none."""
         if self._fields and field not in self._fields:
             return
-        type_, value = _typed(value)
-        tally = self.by_field.get((field, type_))
-        if tally is None:
-            tally = self.by_field[field, type_] = _Tally()
-        tally.count += weight * is_first
-        tally.weights[value] += weight
+        by_type: dict[FacetType, Counter[Any]] = {}
+        for kind in {*map(type, values)}:
+            of_kind = [value for value in values if type(value) is kind]
+            type_, counted = _typed(kind, of_kind)
+            by_type.setdefault(type_, Counter()).update(counted)
+        for type_, counts in by_type.items():
+            tally = self.by_field.setdefault((field, type_), _Tally())
+            tally.count += 0 if field == "label" else counts.total() * weight
+            for value, number in counts.items():
+                tally.weights[value] += number * weight
 
 
 def _labels(task: str, predictions: Sequence[LabelScore]) -> set[str]:
     """Return the labels of an inference: of a classification that of the highest score, whatever others it stored."""
-    scores: dict[str, float] = {}
-    for prediction in predictions:
-        if isinstance(prediction.label, str):
-            score = float(prediction.score) if is_number(prediction.score) else -math.inf
-            scores[prediction.label] = max(score, scores.get(prediction.label, -math.inf))
-    best = max(scores.values(), default=0.0)
-    return {label for label, score in scores.items() if task != CLASSIFICATION or score == best}
+    named = [one for one in predictions if isinstance(one.label, str)]
+    if task == CLASSIFICATION and named:
+        scores = [one.score if is_number(one.score) else -math.inf for one in named]
+        best = max(scores)
+        return {one.label for one, score in zip(named, scores, strict=True) if score == best}
+    return {one.label for one in named}
 
 
-def _typed(value: Any) -> tuple[FacetType, Any]:
-    """Return the type of a value, and the value as it is counted."""
-    kind = type(value)  # of what was decoded, not of a class below it
+def _typed(kind: type, values: list[Any]) -> tuple[FacetType, list[Any]]:
+    """Return the type of values of one class, and the values as they are counted."""
     if kind is str:
-        return "string", value[:MAX_TEXT]
+        return "string", [value[:MAX_TEXT] for value in values]
     if kind is float:
-        return "number", value
+        return "number", values
     if kind is int:
         # Large ones keep their digits: a filter by the nearest float finds other inferences, or none.
-        return "number", value if abs(value) > LARGEST_EXACT else float(value)
-    return ("boolean", value) if kind is bool else ("other", None)
+        return "number", [value if abs(value) > LARGEST_EXACT else float(value) for value in values]
+    return ("boolean", values) if kind is bool else ("other", [None] * len(values))
 
 
 def _facet(field: str, type_: FacetType, tally: _Tally, *, values: int, bins: int) -> Facet:

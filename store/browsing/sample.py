@@ -14,7 +14,7 @@ from quadriga.store.query.sql.search import NARROW_ROWS, Budget, IdRange, Plan, 
 from quadriga.store.records.ids import time_ms
 
 SLICES = 40
-ROWS = 1600
+ROWS = 1000
 """Maximum inferences of a sample that are not all matches."""
 
 EXACT_ROWS = 5000

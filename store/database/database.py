@@ -119,7 +119,7 @@ def execute_in(
         text = statement.format(placeholders(chunk))
         result = execute(connection, text, (*leading_values, *chunk))
         if result.returns_rows:
-            rows += result
+            rows += result.fetchall()
     return rows
 
 

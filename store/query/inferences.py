@@ -302,16 +302,31 @@ class InferenceReader:
         self, where: Any, now_us: int | None = None, *, descending: bool = False
     ) -> Iterator[list[int]]:
         """Yield the ids of all matches of a filter in batches, oldest first, or newest first; errors as for `query`."""
-        resolved, id_range = self.read_filter(QueryRequest(where=where), now_us), IdRange()
+        for ids, _ in self.id_batches(where, now_us, descending=descending):
+            yield ids
+
+    def id_batches(
+        self,
+        where: Any,
+        now_us: int | None = None,
+        *,
+        id_range: IdRange | None = None,
+        descending: bool = False,
+    ) -> Iterator[tuple[list[int], int | None]]:
+        """Yield the ids of the matches of a filter in a range, as `matching_ids`, each batch with the id that the next one follows."""
+        resolved, id_range = (
+            self.read_filter(QueryRequest(where=where), now_us),
+            id_range or IdRange(),
+        )
         while True:
             with self._readers.snapshot() as connection:
                 plan = self.planner(connection, resolved).plan
                 search = Search(connection, plan, descending=descending)
                 rows, resume_id = search.first_matches(IDS_PER_BATCH, id_range, self.budget)
             ids = [int(row[0]) for row in rows]
-            yield ids
             if len(ids) == IDS_PER_BATCH:
                 resume_id = ids[-1]
+            yield ids, resume_id
             if resume_id is None:
                 return
             id_range = id_range.after(resume_id, descending=descending)

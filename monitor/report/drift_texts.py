@@ -175,6 +175,8 @@ class MovedSignal(NamedTuple):
     other: str
     """Effect in all other images."""
     p: str
+    since: str
+    """Time from which on it changed there, in UTC; empty where that was not looked for."""
 
 
 def moved_signals(slices: Iterable[Slice]) -> list[MovedSignal]:
@@ -189,6 +191,7 @@ def moved_signals(slices: Iterable[Slice]) -> list[MovedSignal]:
             effect=format_brief(metric.value),
             other=format_brief(metric.parameters.get("other")),
             p=format_brief(metric.parameters.get("p_adjusted")),
+            since=_minute(at) if (at := metric.parameters.get("at")) else "",
         )
         for slice_ in slices
         for metric in slice_.metrics
@@ -490,17 +493,7 @@ def where_changed(report: Report) -> str:
     Signals whose values depend on each other say nothing here: each camera has its own daylight. Causes come before effects,
     as in `alarms_in_reading_order`. The time of an answer depends on the server alone.
     """
-    by_name = {
-        signal.name: signal
-        for signal in report.signals
-        if signal.name != "latency_ms" and not is_undecided(signal)
-    }
-    located = [
-        (by_name[metric.parameters["signal"]], slice_, metric)
-        for slice_ in report.slices
-        for metric in slice_.metrics
-        if "at" in metric.parameters and metric.parameters.get("signal") in by_name
-    ]
+    located = changes_in_parts(report.signals, report.slices)
     if not located:
         return ""
     located.sort(key=lambda entry: _reading_order(entry[0]))
@@ -520,6 +513,23 @@ def where_changed(report: Report) -> str:
     images = f" ({metric.n:,} images)" if len(values) == 1 else ""
     places = _listed(_first(values, _MAX_PLACES))
     return f"Where {by} is {places}{since}{images}: {_listed(parts[:MAX_IN_HEADLINE])}."
+
+
+def changes_in_parts(
+    signals: Iterable[Signal], slices: Iterable[Slice]
+) -> list[tuple[Signal, Slice, Metric]]:
+    """Return which signals changed in a part of the images from some time on, without those of which `undecided_signals` tells."""
+    by_name = {
+        signal.name: signal
+        for signal in signals
+        if signal.name != "latency_ms" and not is_undecided(signal)
+    }
+    return [
+        (by_name[metric.parameters["signal"]], slice_, metric)
+        for slice_ in slices
+        for metric in slice_.metrics
+        if "at" in metric.parameters and metric.parameters.get("signal") in by_name
+    ]
 
 
 def _change_of_slice(signal: Signal, metric: Metric, report: Report) -> Change:

@@ -10,13 +10,14 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec.structs import asdict
 
-from quadriga.monitor.report.drift_texts import is_undecided
+from quadriga.monitor.report.drift_texts import changes_in_parts, is_undecided
 from quadriga.monitor.report.schema import (
     Data,
     Metric,
     Report,
     ReportedModel,
     Signal,
+    Slice,
     sorted_by_effect,
 )
 from quadriga.quoting import quoted
@@ -56,7 +57,8 @@ class ReportSummary(_Named, frozen=True, rename={"start": "from", "end": "to"}):
     headline: Metric | None
     """First metric of the report."""
     undecided: list[str] = []
-    """Signals of a drift comparison that moved by more than matters, with too few independent values to say so."""
+    """Signals of a drift comparison that moved by more than matters, with too few independent values to say so, or in a part of
+    the images, such as those of one camera."""
     is_scheduled: bool = False
     """Whether a schedule submitted it."""
     filter: Any = None
@@ -84,6 +86,7 @@ class _Report(_Named, frozen=True):
     data: Data
     metrics: list[Metric]
     signals: list[Signal] = []
+    slices: list[Slice] = []
     history: list[msgspec.Raw] = []
 
 
@@ -223,12 +226,15 @@ def save_report(run: JobRun, report: Report) -> str:
 def _summary(data: bytes, *, is_scheduled: bool) -> ReportSummary:
     fields = asdict(_decoder.decode(data))
     current, metrics = fields.pop("data").current, fields.pop("metrics")
-    signals, history = fields.pop("signals"), fields.pop("history")
+    signals, slices = fields.pop("signals"), fields.pop("slices")
+    history = fields.pop("history")
+    in_parts = (signal for signal, _, _ in changes_in_parts(signals, slices) if not signal.alarm)
+    moved = sorted_by_effect([*filter(is_undecided, signals), *in_parts])
     return ReportSummary(
         **fields,
         n=current.n,
         headline=metrics[0] if metrics else None,
-        undecided=[signal.name for signal in sorted_by_effect(filter(is_undecided, signals))],
+        undecided=[*dict.fromkeys(signal.name for signal in moved)],
         is_scheduled=is_scheduled or bool(history),
         filter=current.filter,
         start=current.start,

@@ -13,7 +13,15 @@ from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.pages import reports
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.saved import PAGE_FILE, REPORT_FILE
-from quadriga.monitor.report.schema import Data, Metric, PastSignal, PastWindow, Window, Worst
+from quadriga.monitor.report.schema import (
+    Data,
+    Metric,
+    PastSignal,
+    PastWindow,
+    Slice,
+    Window,
+    Worst,
+)
 from quadriga.store.query.filters.syntax import ReportCells
 from quadriga.store.query.request import QueryRequest
 from tests.unit.engine.console_harness import open_page
@@ -48,6 +56,8 @@ def test_time_and_outcome_of_each_report_in_the_list_lead_to_it_by_names_of_thei
     server, settings
 ):
     evaluation = replace(drift_report(0), kind="evaluation", metrics=[Metric("AP", 0.9151)])
+    since = {"signal": "image.blur", "other": 0.1, "at": "2026-10-01T14:49:00Z", "before": 50.0, "after": 9.0}  # fmt: skip
+    in_part = Slice("meta.camera", "east", 40, [Metric("wasserstein_iqr", 0.6, since, n=9)])
     reports = [
         evaluation,
         replace(evaluation, id=report_id(1), metrics=[], data=Data(Window()), status="insufficient"),
@@ -55,6 +65,8 @@ def test_time_and_outcome_of_each_report_in_the_list_lead_to_it_by_names_of_thei
         drift_report(3, numeric("score", 5, 5)),
         drift_report(4, numeric("score", 5, 9, alarm=False, status="insufficient")),
         drift_report(5, status="error"),
+        drift_report(6, numeric("score", 5, 9, alarm=False, status="insufficient"), status="insufficient"),
+        drift_report(7, numeric("image.blur", 5, 5), slices=[in_part]),
     ]  # fmt: skip
     for report in reports:
         keep_report(settings, report)
@@ -67,7 +79,11 @@ def test_time_and_outcome_of_each_report_in_the_list_lead_to_it_by_names_of_thei
         when, outcome = (re.sub("<[^>]*>", "", words) for _, words in links)
         assert when != outcome
         outcomes.append(outcome)
-    assert outcomes == ["failed", "moved, too few", "no alarm", "changed", "too few", "AP 0.915"]
+    moved = ["moved, no alarm", "moved, too few", "failed", "moved, no alarm"]
+    assert outcomes == [*moved, "no alarm", "changed", "too few", "AP 0.915"]
+    whole = open_page(server, f"/console/reports/{report_id(7)}").text
+    assert '<span class="tag warn">moved in a part</span>' in whole
+    assert "from 2026-10-01 14:49 UTC on" in whole
 
 
 def test_reports_are_listed_page_by_page(server, settings, monkeypatch):

@@ -34,6 +34,7 @@ from quadriga.store.query.filters.syntax import (
 )
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
+from quadriga.store.query.sql.search import Budget
 from quadriga.store.records.errors import NotFoundError, QueryError, StoreError
 from quadriga.store.records.records import REVIEWS, json_text
 
@@ -444,6 +445,9 @@ FIELD_NAMES: Mapping[str, str] = {
 
 _OFFERED, _VALUES, _BINS, _NEAR, _SHOWN = 3, 100, 20, 0.7, 60
 _LONGEST_READ = 1000
+GLANCE = Budget(rows=20_000, seconds=0.02)
+"""Limits of a count of what a filter would find that nobody asked for yet."""
+
 _MAX_EVALUATIONS, _MAX_CELLS = 3, 50
 _SIGNS = {"<": "lt:", "<=": "le:", ">": "gt:", ">=": "ge:", "!=": "ne:", "==": "", "=": ""}
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
@@ -637,7 +641,7 @@ def meant_lines(store: InferenceReader, line: str, links: FilterLinks, reports: 
         stored = StoredWords(find_facets(store, FacetsRequest({}, None, _VALUES, _BINS)).facets)
         for other, meaning in corrections(line, stored, reports):
             with suppress(QueryError, NotFoundError):
-                counted = store.count(QueryRequest(other, count="capped"))
+                counted = store.count(QueryRequest(other, count="capped"), GLANCE)
                 count = f"{counted.count:,}{'' if counted.is_exact else ' or more'}"
                 words = ", ".join(filter(None, (meaning, f"finds {count}")))
                 meant.append((not counted.count, MeantLine(other, words, links.to(other))))

@@ -331,14 +331,20 @@ class InferenceReader:
                 return
             id_range = id_range.after(resume_id, descending=descending)
 
-    def count(self, request: QueryRequest) -> Count:
-        """Count all matches of a filter; errors as for `query`."""
+    def count(self, request: QueryRequest, budget: Budget | None = None) -> Count:
+        """Count all matches of a filter; errors as for `query`.
+
+        Args:
+            request: The filter, and whether a large number may stay a lower bound.
+            budget: Limits of the search for a lower bound; None for those of a query.
+        """
         self._wait_if_asked(request, None)
         resolved = self.read_filter(request)
         with self._readers.snapshot() as connection:
             plan = self.planner(connection, resolved).plan
             search = Search(connection, plan, descending=True)
-            return _count_matches(search, self.budget, is_capped=request.count == "capped")
+            is_capped = request.count == "capped"
+            return _count_matches(search, budget or self.budget, is_capped=is_capped)
 
     def count_with_warnings(self, request: QueryRequest) -> Count:
         """Count all matches of a filter, as `count`; of one that finds nothing with its warnings."""

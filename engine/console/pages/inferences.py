@@ -22,6 +22,7 @@ from quadriga.engine.console.cards import (
 )
 from quadriga.engine.console.charts import Bar
 from quadriga.engine.console.filter_line import (
+    GLANCE,
     INFERENCES_PATH,
     FilterLinks,
     InferenceFilter,
@@ -253,7 +254,7 @@ def _hints(
         for number, text in enumerate(texts[:_HINTS]):
             rest = joined([*texts[:number], *texts[number + 1 :]])
             with suppress(QueryError, NotFoundError):
-                counted = store.count(QueryRequest(rest or {}))
+                counted = store.count(QueryRequest(rest or {}, count="capped"), GLANCE)
                 if counted.count:
                     hints.append((text, counted, links.to(rest)))
     return sorted(hints, key=lambda hint: -hint[1].count)

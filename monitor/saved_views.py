@@ -12,7 +12,7 @@ from quadriga.store.exchange.text_files import decode_as
 from quadriga.store.query.filters.comparisons import check_text
 from quadriga.store.query.request import Order, QueryRequest
 from quadriga.store.records.disk import translate_disk_errors
-from quadriga.store.records.errors import NotFoundError, QueryError
+from quadriga.store.records.errors import NotFoundError, QueryError, StoreError
 from quadriga.store.records.records import now_text
 from quadriga.store.records.scope import EVERYTHING, Scope
 
@@ -83,8 +83,10 @@ def _is_as_left(current: SavedView | None, after: SavedView | None) -> bool:
     return current.owner == after.owner and is_same(current, after)
 
 
-class OtherOwnerError(Exception):
+class OtherOwnerError(StoreError):
     """A view belongs to somebody else."""
+
+    status = 403
 
 
 class ViewStore:

@@ -9,14 +9,12 @@ from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.openapi import NOT_STORED, TOO_LARGE, error_response, json_body
 from quadriga.engine.api.routes import delete, get, put
 from quadriga.monitor.saved_views import (
-    OtherOwnerError,
     SavedView,
     ViewBody,
     ViewList,
     ViewStore,
     decode_view,
 )
-from quadriga.proto.errors import Forbidden
 from quadriga.proto.request import current_caller
 
 _PATH = "/api/views/{view:str}"
@@ -56,14 +54,11 @@ def view_routes(directory: Path) -> list[HTTPRouteHandler]:
 
 
 def save_view(every_team: ViewStore, name: str, body: ViewBody) -> SavedView:
-    """Save a view of the caller's team, in the caller's name; raise `Forbidden` if it belongs to somebody else."""
+    """Save a view of the caller's team, in the caller's name; raise `OtherOwnerError` if it belongs to somebody else."""
     caller = current_caller()
-    try:
-        return every_team.within(caller_scope()).put(
-            name, body, caller.name, caller.key_id, may_replace="operate" in caller.rights
-        )
-    except OtherOwnerError as error:
-        raise Forbidden(str(error)) from error
+    return every_team.within(caller_scope()).put(
+        name, body, caller.name, caller.key_id, may_replace="operate" in caller.rights
+    )
 
 
 def undo_change(every_team: ViewStore) -> SavedView:
@@ -72,11 +67,8 @@ def undo_change(every_team: ViewStore) -> SavedView:
 
 
 def remove_view(every_team: ViewStore, name: str) -> SavedView:
-    """Remove a view of the caller's team, and return it; raise `Forbidden` if it belongs to somebody else."""
+    """Remove a view of the caller's team, and return it; raise `OtherOwnerError` if it belongs to somebody else."""
     caller = current_caller()
-    try:
-        return every_team.within(caller_scope()).remove(
-            name, caller.key_id, may_replace="operate" in caller.rights
-        )
-    except OtherOwnerError as error:
-        raise Forbidden(str(error)) from error
+    return every_team.within(caller_scope()).remove(
+        name, caller.key_id, may_replace="operate" in caller.rights
+    )

@@ -46,6 +46,7 @@ from quadriga.engine.console.filter_line import absent, check
         ("predictions=many", "many", "expected predictions to be a number"),
         ("status=in:200, 300, a, b", "a, b", "to be a number, got a string 'a'"),
         ("latency_ms=contains:5", "contains:5", "got 'contains'"),
+        ("latency_ms=lt:1e999", "1e999", "expected a number of 64 bits, got 1e999"),
         ("meta.a=gte:5", "gte:5", "got 'gte:5'"),
         ("meta.a=ge:true", "ge:true", "expected meta.a.ge to be a number or a string"),
         ("meta.a=exists:maybe", "maybe", "to be true or false"),

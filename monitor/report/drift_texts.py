@@ -312,11 +312,15 @@ class Change(NamedTuple):
         return bool(self.before and self.after)
 
     @property
+    def name(self) -> str:
+        """What changed, and in which direction if that is known."""
+        return f"{self.title} ({self.direction})" if self.direction else self.title
+
+    @property
     def sentence_part(self) -> str:
         """The change as a part of a sentence; where it began within the window, only that."""
         if self.began:
-            direction = f" ({self.direction})" if self.direction else ""
-            return f"{self.title}{direction} {self.began}"
+            return f"{self.name} {self.began}"
         if not self.is_known:
             return self.title
         direction = f" ({self.direction})" if self.direction else ""
@@ -473,17 +477,19 @@ def headline(report: Report) -> str:
     if not named:
         return _headline_without_alarm(report)
     known = [change for change in named if change.is_known] or named
+    if where:
+        return f"{where} Over all images: {_listed([change.name for change in known[:MAX_IN_HEADLINE]])}."
     parts = [change.sentence_part for change in known[:MAX_IN_HEADLINE]]
     alarms = [signal for signal in report.signals if signal.alarm]
     changed = f"Changed: {_listed(parts)}{_place(report, alarms, ', most where')}."
     causes = [signal for signal in undecided_signals(report) if _is_of_image(signal.name)]
-    if not where and causes and all(signal.name in _DETAILS for signal in alarms):
+    if causes and all(signal.name in _DETAILS for signal in alarms):
         names = _some_titles(report, causes, MAX_IN_HEADLINE)
-        where = _place(report, causes, ", most where")
-        changed = f"Moved, with too few independent images to judge: {names}{where}. {changed}"
+        place = _place(report, causes, ", most where")
+        changed = f"Moved, with too few independent images to judge: {names}{place}. {changed}"
     in_parts, _ = _maybe_chance(report)
-    if where or not in_parts:
-        return f"{where} {changed}".lstrip()
+    if not in_parts:
+        return changed
     return f"{changed} Also {_some_titles(report, in_parts, MAX_IN_HEADLINE)}{_place(report, in_parts, ' where')}."
 
 
@@ -644,8 +650,8 @@ def _place(report: Report, signals: Iterable[Signal], words: str) -> str:
     if report.kind != "drift" or not slices:
         return ""
     first = slices[0]
-    values = [one_line(slice_.value) for slice_ in slices if slice_.by == first.by]
-    places = _listed(_first(values, _MAX_PLACES))
+    values = dict.fromkeys(one_line(slice_.value) for slice_ in slices if slice_.by == first.by)
+    places = _listed(_first([*values], _MAX_PLACES))
     return f"{words} {one_line(first.by.removeprefix('meta.'))} is {places}"
 
 

@@ -114,8 +114,6 @@ class CurveRow(msgspec.Struct, frozen=True):
     """Recall and precision of a label at a score."""
 
     name: str
-    is_label: bool
-    """Whether it is that of one label, not the mean of all."""
     style: str
     """Class of its line in the chart, after `l`."""
     points: list[CurvePoint]
@@ -138,13 +136,14 @@ class ScoreCurves(msgspec.Struct, frozen=True):
 
 
 def score_curves(report: Report) -> ScoreCurves | None:
-    """Draw precision over recall: the mean of all labels, and the worst labels."""
+    """Draw precision over recall: the mean of all labels, which has no score of its own, and the worst labels."""
     caption = "The average precision stands beside each name."
     metrics = "AP", "AveragePrecision"
     panels = _curve_panels(report, "pr", ("recall", "precision"), metrics)
     if not panels:
         return None
-    rows = [_curve_row(panels[0].axes, style, line) for style, line in panels[0].drawn]
+    of_labels = [(style, line) for style, line in panels[0].drawn if line.label is not None]
+    rows = [_curve_row(panels[0].axes, style, line) for style, line in of_labels]
     return ScoreCurves(_curve_chart("Precision over recall", caption, panels), panels[0].iou, rows)
 
 
@@ -160,7 +159,7 @@ def _curve_row(axes: Axes, style: str, line: _Line) -> CurveRow:
     dot = Markup('<circle class="f{}" data-dot="" cx="{}" cy="{}" r="{}"/>')
     place = (0, 0, 0) if chosen is None else (chosen.x, chosen.y, 4)
     axes.parts.append(dot.format(style, *place))
-    return CurveRow(line.name, line.label is not None, style, points, chosen)
+    return CurveRow(line.name, style, points, chosen)
 
 
 def roc_chart(report: Report) -> Chart | None:

@@ -5,6 +5,7 @@ import random
 
 import msgspec
 import pytest
+import sqlalchemy as sa
 
 from quadriga.store.database.partitions import create_partitions
 from quadriga.store.journal.journal import Journal
@@ -17,7 +18,7 @@ from quadriga.store.records.records import (
     MetadataChange,
     SignalsOfImages,
 )
-from quadriga.store.writing.writer import REPEATED_WITHIN_MS
+from quadriga.store.writing.writer import REPEATED_WITHIN_MS, Writer
 from tests.background import in_background, until
 from tests.unit.store_harness import StoreHarness
 
@@ -195,6 +196,24 @@ def test_a_record_that_another_server_stores_meanwhile_is_not_rejected(
     for store in (first, second):
         store.close()
     postgres.drop(url)
+
+
+def test_a_record_that_the_database_refuses_is_tried_twice_and_rejected_alone(
+    store: StoreHarness, record, monkeypatch
+) -> None:
+    insert, tried = Writer._insert, []
+
+    def refuse(writer, batch, ends):
+        tried.append([frame.seq for frame in batch])
+        if SEQ in tried[-1]:
+            raise sa.exc.IntegrityError("INSERT", None, Exception("a constraint failed"))
+        insert(writer, batch, ends)
+
+    monkeypatch.setattr(Writer, "_insert", refuse)
+    store.journal.append([record(SEQ), record(SEQ + 1)])
+    store.writer.drain()
+    assert tried == [[SEQ, SEQ + 1], [SEQ, SEQ + 1], [SEQ], [SEQ], [], [SEQ + 1]]
+    assert (store.stored_ids(), store.writer.records_rejected) == ([SEQ + 1], 1)
 
 
 def test_a_change_of_another_kind_keeps_its_id(store: StoreHarness, record) -> None:

@@ -1,6 +1,6 @@
 """What a request over HTTP meets first and last: who sends it, what answers it, and the headers that every answer has.
 
-What is refused before it, `quadriga.engine.http.http_protocol.encode_refusal` answers.
+What is refused before it, `quadriga.engine.http.http_protocol.HttpProtocol` answers.
 """
 
 import codecs

@@ -10,12 +10,14 @@ one that was idle for longest; requests ahead of answers have one, and nothing i
 """
 
 import asyncio
+import math
 import re
+import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
 from typing import Any, ClassVar
 
+from uvicorn.protocols.http import httptools_impl
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -40,8 +42,6 @@ LINGER_TIMEOUT_S = 30.0
 """Maximum time to read and discard the rest of a body after the response to it."""
 DISCARD_TIMEOUT_S = 2.0
 """Time to discard what a client sends after a refusal in the middle of its body."""
-MIN_LOOK_S = 1.0
-"""Minimum time after which an idle connection is looked at again."""
 MAX_AHEAD = 64
 """Maximum requests of a connection that wait for the answer before theirs; behind them it is closed."""
 FRAMING_PER_BYTE = 8
@@ -59,7 +59,15 @@ _HOST = re.compile(
 
 
 class FramingError(ValueError):
-    """Headers that two servers might read differently."""
+    """Headers that two servers might read differently, or too many of them."""
+
+    status = 400
+
+
+class TooManyHeaders(FramingError):
+    """More headers than a request may have."""
+
+    status = 431
 
 
 def check_headers(headers: Sequence[tuple[bytes, bytes]], http_version: str) -> None:
@@ -81,30 +89,10 @@ def check_headers(headers: Sequence[tuple[bytes, bytes]], http_version: str) -> 
         raise FramingError(f"expected no Transfer-Encoding in HTTP/{http_version}, got one")
 
 
-_STATUS_LINES = {
-    status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
-}
 _REFUSAL = (
     b"%bx-request-id: %b\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\n"
     b"connection: close\r\n\r\n%b"
 )
-
-
-def encode_refusal(
-    status: int, text: str, sent: Sequence[tuple[bytes, bytes]] | None, headers: bytes = b""
-) -> bytes:
-    """Encode an error that ends its connection before any application sees the request.
-
-    Args:
-        status: The HTTP status.
-        text: The message.
-        sent: Headers of the request as far as they are known, in small letters, whose `X-Request-ID` is answered; None
-            where there are none, and a new one is.
-        headers: Further headers of the answer, each with its end of line.
-    """
-    request_id = error_request_id(dict(sent or ()).get(REQUEST_ID_HEADER)).encode()
-    body = error_body(text)
-    return _REFUSAL % (_STATUS_LINES[status], request_id, headers, len(body), body)
 
 
 class OrderedFlow(FlowControl):
@@ -157,13 +145,15 @@ class Exchange(asyncio.Transport):
         cycle.waiting_for_100_continue = False
         cycle.response_started = cycle.response_complete = True
         cycle.message_event.set()
-        protocol.write(_STATUS_LINES[status] + head + b"\r\n", body)
+        # one write, and no `writelines`: that of asyncio forgets the limits of its buffer
+        self.write(httptools_impl.STATUS_LINE[status] + head + b"\r\n" + body)
         cycle.on_response()
         return True
 
     def write(self, data: Any) -> None:
         """Write a part of the response."""
-        self._protocol.write(data)
+        if not self.is_closing():
+            self._protocol.transport.write(data)
 
     def is_closing(self) -> bool:
         """Check whether the connection ends."""
@@ -217,10 +207,6 @@ class IdleConnections:
         return False
 
 
-class RequestsAheadError(ValueError):
-    """More requests than may wait for the answers before theirs."""
-
-
 class HttpProtocol(HttpToolsProtocol):
     """One connection; the attributes of the class are set by `with_limits`."""
 
@@ -228,23 +214,16 @@ class HttpProtocol(HttpToolsProtocol):
     intake: ClassVar[Intake] = Intake()
     idle: ClassVar[IdleConnections] = IdleConnections(intake)
     _deadline: asyncio.TimerHandle | None = None
-    _header_bytes = 0
-    _answered_s = 0.0
-    """When the last answer was complete, by the time of the event loop."""
-    _header_open = False
-    """Whether headers have begun to arrive."""
+    """What happens unless the client goes on: one limit of time holds at once."""
+    _header_open = True
+    """Whether headers have begun to arrive, or the first ones are awaited."""
     _body_open = False
     """Whether a request's body is still arriving; one that is too large may, even after its response."""
     _closing = False
     _discarding = False
     """Whether nothing more is read of a request, so that its client finds the response and no reset."""
-    _received_bytes = 0
-    """Bytes since the headers of a request whose body is still arriving."""
-    _body_bytes = 0
-    _quiet_bytes = 0
-    """Bytes since the last ones that belong to the body."""
-    _framing_problem = ""
-    _framing_status = 400
+    _framing_bytes = 0
+    """Bytes of headers, or besides those of a body, less what the bytes of the body allow."""
     _on_disconnect: Callable[[], object] | None = None
     _reading_check: asyncio.TimerHandle | None = None
     """When the client must have read enough; None while nothing of it is awaited."""
@@ -266,8 +245,6 @@ class HttpProtocol(HttpToolsProtocol):
         self._forget_deadline()
         self._forget_reading()
         self.idle.discard(self)
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
         super().connection_lost(exc)
         if self._on_disconnect is not None:
             self._on_disconnect()
@@ -283,13 +260,6 @@ class HttpProtocol(HttpToolsProtocol):
             callback()
         elif callback is not None:
             self.flow.resume_reading()  # else the end is not seen
-
-    def write(self, *data: bytes) -> None:
-        """Write parts of a response; what is given together leaves by one call of the system."""
-        if not self.transport.is_closing():
-            self.transport.write(
-                b"".join(data)
-            )  # asyncio's `writelines` forgets the limits of its buffer
 
     def pause_writing(self) -> None:
         """Make whoever answers wait; the client has some time to read."""
@@ -308,56 +278,36 @@ class HttpProtocol(HttpToolsProtocol):
         if self in self.connections:
             self._await_reading()
 
-    def timeout_keep_alive_handler(self) -> None:
-        """Close the connection if it has had no request for long, else look again later."""
-        self.timeout_keep_alive_task = None
-        if self.transport.is_closing() or self._in_request():
-            return
-        left_s = self._answered_s + self.timeout_keep_alive - self.loop.time()
-        if left_s > 0 or self._header_open:
-            self._look_for_requests(max(left_s, MIN_LOOK_S))
-        else:
-            self.close()
-
-    def _look_for_requests(self, delay_s: float) -> None:
-        """Look in some time for requests; one timer for many of them takes 2 us less of each."""
-        self.timeout_keep_alive_task = self.loop.call_later(
-            delay_s, self.timeout_keep_alive_handler
-        )
-
-    def _unset_keepalive_if_required(self) -> None:
-        """Let the timer go on."""
-
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client."""
         if self._discarding or self.transport.is_closing():  # TLS reads on until all is written
             return
-        if self._body_open:
-            self._received_bytes += len(data)
-            self._quiet_bytes += len(data)
-        else:
-            self._header_bytes += len(data)
+        self._framing_bytes += len(data)
+        if not self._body_open:
             end = data.find(b"\r\n\r\n")
             behind = 0 if end < 0 else len(data) - end
-            if self._header_bytes - behind > MAX_HEADER_BYTES:
-                if self._in_request():
-                    self._close_behind_answers()
-                    return
+            if self._framing_bytes - behind > MAX_HEADER_BYTES:
                 self._refuse(431, f"expected headers of at most {MAX_HEADER_BYTES} bytes")
                 return
-            end = len(data) if end < 0 else end
+            end = len(data) - behind
             if data.find(b"h2c", 0, end) >= 0:
                 data = _OFFER_OF_HTTP_2.sub(b"", data[:end]) + data[end:]
         super().data_received(data)
         if self._body_open:
-            self._check_framing()
-        elif self._header_open:  # most headers come whole, and need no timer
+            if self._framing_bytes > MAX_HEADER_BYTES:
+                limit = f"at most {MAX_HEADER_BYTES} bytes"
+                self._refuse(431, f"expected trailers and the framing of chunks of {limit}")
+        elif (
+            self._header_open and self._deadline is None
+        ):  # most headers come whole, and need no timer
             self._expect_header()
 
     def on_message_begin(self) -> None:
         """Begin to take headers."""
         super().on_message_begin()
-        self._header_open = True
+        if not self._header_open:
+            self._header_open = True
+            self._forget_deadline()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; one that comes behind the body is dropped.
@@ -367,27 +317,16 @@ class HttpProtocol(HttpToolsProtocol):
         if self._body_open:
             return
         if len(self.headers) >= MAX_HEADERS:
-            self._framing_problem, self._framing_status = (
-                f"expected at most {MAX_HEADERS} headers, got more",
-                431,
-            )
-            raise FramingError(self._framing_problem)
-        name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
+            raise TooManyHeaders(f"expected at most {MAX_HEADERS} headers, got more")
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Begin the request; raises errors that the parser turns into one of its own."""
         if len(self.pipeline) >= MAX_AHEAD:
-            raise RequestsAheadError(f"expected at most {MAX_AHEAD} requests ahead of answers")
-        try:
-            check_headers(self.headers, self.parser.get_http_version())
-        except FramingError as error:
-            self._framing_problem = str(error)
-            raise
+            raise FramingError(f"expected at most {MAX_AHEAD} requests ahead of answers")
+        check_headers(self.headers, self.parser.get_http_version())
         self._forget_deadline()
-        self._header_bytes = self._received_bytes = self._body_bytes = self._quiet_bytes = 0
+        self._framing_bytes = 0
         self._body_open, self._header_open = True, False
         self.idle.discard(self)
         super().on_headers_complete()
@@ -406,41 +345,29 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
-        self._body_bytes += len(body)
-        self._quiet_bytes = 0
+        allowed_bytes = (1 + FRAMING_PER_BYTE) * len(body)
+        self._framing_bytes = max(self._framing_bytes - allowed_bytes, 0)
         super().on_body(body)
 
     def on_response_complete(self) -> None:
         """End the response; the rest of the body has some time to arrive, and is discarded."""
         if self._closing:  # a request behind this one has no response
             self.pipeline.clear()
-            self.flow.resume_reading()
-            self._note_idle()
-            return
-        self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
-        else:
-            self._answered_s = self.loop.time()
-            if self.timeout_keep_alive_task is None:
-                self._look_for_requests(self.timeout_keep_alive)
-        if self._body_open and self._deadline is None:
-            self._deadline = self.loop.call_later(LINGER_TIMEOUT_S, self.close)
         self._note_idle()
 
     def on_message_complete(self) -> None:
         """End the request."""
         self._body_open = False
-        if not self._closing:
-            self._forget_deadline()
+        self._framing_bytes = 0
         super().on_message_complete()
         if self._closing:
             self.close()
-        if self.cycle.response_complete:
-            self._note_idle()
+        self._note_idle()
 
     def close_when_read(self) -> None:
         """End the response, and close the connection once the request has been read, or after a timeout."""
@@ -448,92 +375,59 @@ class HttpProtocol(HttpToolsProtocol):
             self.close()
             return
         self._closing = True
-        self._write_eof()  # a client that reads up to the end need not wait
-        timeout_s = DISCARD_TIMEOUT_S if self._discarding else LINGER_TIMEOUT_S
-        self._deadline = self.loop.call_later(timeout_s, self.close)
+        if self.transport.can_write_eof():  # TLS has no way to say so and read on
+            self.transport.write_eof()  # a client that reads up to the end need not wait
+        self._limit(DISCARD_TIMEOUT_S if self._discarding else LINGER_TIMEOUT_S, self.close)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are not HTTP, unless the client would take that for another response, and close."""
-        if self._closing or (self._body_open and (self.cycle.response_started or self.pipeline)):
-            self.close()
-        elif self._in_request() and not self._body_open:
-            self._close_behind_answers()
+        """Refuse bytes that are not HTTP; called while the error of the parser is handled."""
+        error = getattr(sys.exception(), "__context__", None)
+        if isinstance(error, FramingError):  # of a callback
+            self._refuse(error.status, str(error))
         else:
-            problem = self._framing_problem or f"expected an HTTP/1.1 request: {msg}"
-            self._refuse(self._framing_status, problem)
-
-    def _close_behind_answers(self) -> None:
-        """Take nothing more, and close the connection behind the answer to the last request that was taken."""
-        self._discarding = True
-        self.cycle.keep_alive = False
-
-    def _in_request(self) -> bool:
-        if self._body_open:
-            return True
-        return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # None at first
+            self._refuse(400, f"expected an HTTP/1.1 request: {msg}")
 
     def _note_idle(self) -> None:
         """Note that the connection waits for a request, or for the rest of one that is answered, if it does."""
-        if self.cycle.response_complete and not self.transport.is_closing():
-            self.idle.add(self, has_key=CALLER_EXTENSION in self.cycle.scope["extensions"])
-
-    def _check_framing(self) -> None:
-        """Refuse a body whose trailers or framing of chunks pass their limit, while it is still arriving."""
-        framing_bytes = self._received_bytes - self._body_bytes
-        limit_bytes = MAX_HEADER_BYTES + FRAMING_PER_BYTE * self._body_bytes
-        if max(self._quiet_bytes - MAX_HEADER_BYTES, framing_bytes - limit_bytes) <= 0:
+        if not self.cycle.response_complete or self.transport.is_closing():
             return
-        if (
-            self.cycle.response_started or self.pipeline
-        ):  # there is no response, or it would be another's
-            self.close()
-            return
-        self.cycle.disconnected = True
-        self.cycle.message_event.set()
-        self._write_refusal(
-            431,
-            f"expected trailers and the framing of chunks of at most {MAX_HEADER_BYTES} bytes",
-        )
-        self._discarding = True
-        self._write_eof()
-        self.flow.resume_reading()
-        self._deadline = self.loop.call_later(DISCARD_TIMEOUT_S, self.close)
-
-    def _write_eof(self) -> None:
-        """Say that the response is over; TLS has no way to say so and read on."""
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
+        self.idle.add(self, has_key=CALLER_EXTENSION in self.cycle.scope["extensions"])
+        if not (self._closing or self._header_open):
+            rest_s = LINGER_TIMEOUT_S if self._body_open else self.timeout_keep_alive
+            self._limit(rest_s, self.close)
 
     def _refuse(self, status: int, text: str, headers: bytes = b"") -> None:
-        self._write_refusal(status, text, headers)
-        self.close()
-
-    def _write_refusal(self, status: int, text: str, headers: bytes = b"") -> None:
-        self._forget_deadline()
-        is_begun = (
-            self._header_open or self._body_open
-        )  # else the headers are of the request before
-        sent = self.headers if is_begun else None
-        self.transport.write(encode_refusal(status, text, sent, headers))
+        """Answer an error and close the connection, unless the client would take that for another response."""
+        is_answered = self._body_open and (self.cycle.response_started or bool(self.pipeline))
+        if self._closing or self.transport.is_closing() or is_answered:
+            self.close()
+            return
+        if self._body_open:
+            self.cycle.disconnected = self._discarding = True
+            self.cycle.message_event.set()
+            self.flow.resume_reading()
+        elif self.cycle is not None and not self.cycle.response_complete:  # type: ignore[redundant-expr]  # None at first
+            self._discarding, self.cycle.keep_alive = True, False  # closed behind its answer
+            return
+        # else the headers are of the request before
+        sent = self.headers if self._header_open or self._body_open else None
+        request_id = error_request_id(dict(sent or ()).get(REQUEST_ID_HEADER)).encode()
+        line, body = httptools_impl.STATUS_LINE[status], error_body(text)
+        self.transport.write(_REFUSAL % (line, request_id, headers, len(body), body))
         self.intake.note_refusal(status)
+        self.close_when_read()
 
     def _await_reading(self) -> None:
         """Give the client the time of a body to read, in which each byte that arrives adds as much as one of a body."""
         if self._reading_check is None:
-            arrived, timeout_s = (
-                arrived_bytes(self.transport.get_extra_info("socket")),
-                self.intake.body_timeout_s,
-            )
-            self._reading_check = self.loop.call_later(timeout_s, self._check_reading, arrived)
+            self._check_reading(-math.inf)
 
-    def _check_reading(self, before_bytes: int) -> None:
-        arrived, timeout_s = (
-            arrived_bytes(self.transport.get_extra_info("socket")),
-            self.intake.body_timeout_s,
-        )
-        gained_s = min((arrived - before_bytes) / self.intake.bytes_per_s, timeout_s)
+    def _check_reading(self, before_bytes: float) -> None:
+        arrived = arrived_bytes(self.transport.get_extra_info("socket"))
+        gained_s = (arrived - before_bytes) / self.intake.bytes_per_s
         if gained_s > 0:
-            self._reading_check = self.loop.call_later(gained_s, self._check_reading, arrived)
+            next_s = min(gained_s, self.intake.body_timeout_s)
+            self._reading_check = self.loop.call_later(next_s, self._check_reading, arrived)
         else:
             self._reading_check = None
             self.transport.abort()
@@ -544,14 +438,13 @@ class HttpProtocol(HttpToolsProtocol):
             self._reading_check = None
 
     def _expect_header(self) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(HEADER_TIMEOUT_S, self._late)
+        text = f"expected whole headers within {HEADER_TIMEOUT_S:g} s"
+        self._limit(HEADER_TIMEOUT_S, self._refuse, 408, text)
 
-    def _late(self) -> None:
-        self._deadline = None
-        if not self.transport.is_closing():
-            text = f"expected whole headers within {HEADER_TIMEOUT_S:g} s"
-            self._refuse(408, text)
+    def _limit(self, timeout_s: float, end: Callable[..., None], *args: Any) -> None:
+        """Call a function after a time, in place of what the limit before would have called."""
+        self._forget_deadline()
+        self._deadline = self.loop.call_later(timeout_s, end, *args)
 
     def _forget_deadline(self) -> None:
         if self._deadline is not None:
@@ -559,10 +452,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._deadline = None
 
 
-def with_limits(
-    max_connections: int,
-    intake: Intake,
-) -> type[HttpProtocol]:
+def with_limits(max_connections: int, intake: Intake) -> type[HttpProtocol]:
     """Return the protocol class with a maximum of connections."""
     attributes: dict[str, Any] = {
         "max_connections": max_connections,

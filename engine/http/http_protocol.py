@@ -256,10 +256,9 @@ class HttpProtocol(HttpToolsProtocol):
         It takes the place of a task that waits for the end.
         """
         self._on_disconnect = callback
+        self.flow.resume_reading()  # else the end is not seen
         if callback is not None and self.transport.is_closing():
             callback()
-        elif callback is not None:
-            self.flow.resume_reading()  # else the end is not seen
 
     def pause_writing(self) -> None:
         """Make whoever answers wait; the client has some time to read."""
@@ -285,11 +284,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._framing_bytes += len(data)
         if not self._body_open:
             end = data.find(b"\r\n\r\n")
-            behind = 0 if end < 0 else len(data) - end
-            if self._framing_bytes - behind > MAX_HEADER_BYTES:
+            end = len(data) if end < 0 else end
+            if self._framing_bytes - len(data) + end > MAX_HEADER_BYTES:
                 self._refuse(431, f"expected headers of at most {MAX_HEADER_BYTES} bytes")
                 return
-            end = len(data) - behind
             if data.find(b"h2c", 0, end) >= 0:
                 data = _OFFER_OF_HTTP_2.sub(b"", data[:end]) + data[end:]
         super().data_received(data)
@@ -297,10 +295,8 @@ class HttpProtocol(HttpToolsProtocol):
             if self._framing_bytes > MAX_HEADER_BYTES:
                 limit = f"at most {MAX_HEADER_BYTES} bytes"
                 self._refuse(431, f"expected trailers and the framing of chunks of {limit}")
-        elif (
-            self._header_open and self._deadline is None
-        ):  # most headers come whole, and need no timer
-            self._expect_header()
+        elif self._header_open and self._deadline is None:
+            self._expect_header()  # most headers come whole, and need no timer
 
     def on_message_begin(self) -> None:
         """Begin to take headers."""

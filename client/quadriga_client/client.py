@@ -34,15 +34,7 @@ from .resources.models import Models, Schedules, Traffic
 from .resources.server import Server
 from .resources.stored import Inferences, Truth, Views, Where
 from .results import Result
-from .transport.calls import (
-    Call,
-    Read,
-    check_answer,
-    json_call,
-    present,
-    read_call,
-    read_json,
-)
+from .transport.calls import Read, check_answer, json_call, present, read_call, read_json
 from .transport.configuration import (
     DEFAULT_URL,
     KEY_FILE_VARIABLE,
@@ -51,7 +43,7 @@ from .transport.configuration import (
     chosen_key,
     tls_contexts,
 )
-from .transport.connections import Connections, Response
+from .transport.connections import Call, Connections, Response
 from .transport.retries import send_repeatedly
 from .versions import Version, model_body, split_version
 
@@ -113,10 +105,10 @@ class Client:
             )
         if tls is None and url.startswith("https://"):
             tls = tls_contexts(ca, certificate)
-        self._connections = Connections(url, tls, max_answer_bytes)
         self._headers = {"User-Agent": USER_AGENT, **(headers or {})}
         if secret := chosen_key(key):
             self._headers["Authorization"] = f"Bearer {secret}"
+        self._connections = Connections(url, tls, self._headers, max_answer_bytes)
         self._retries, self._total_s = retries, total_timeout
         self._timeout_s = timeout
         self._image_bytes = partial(image_bytes, allow_urls=allow_urls, timeout_s=timeout)
@@ -290,13 +282,7 @@ class Client:
             InputError: The image or a value cannot be sent.
             ServerRefused: The server answered with an error.
         """
-        own = {
-            "image": image,
-            "predictions": predictions,
-            "metadata": metadata,
-            "key": key,
-            **values,
-        }
+        own = present(image=image, predictions=predictions, metadata=metadata, key=key, **values)
         ids: list[str] = self.log_many(model, [own], version=version)["inferences"][0]["ids"]
         return ids
 
@@ -404,24 +390,11 @@ class Client:
 
     def open_stream(self, call: Call, *, by_line: bool = True) -> Iterator[bytes]:
         """Send a request once, and yield the lines of its answer, or parts of up to 1 MiB."""
-        return self._connections.stream(
-            call.method,
-            call.path,
-            {**self._headers, **call.headers},
-            call.body,
-            timeout_s=self._timeout_s,
-            check=self._check,
-            by_line=by_line,
-        )
+        return self._connections.stream(call, self._timeout_s, self._check, by_line=by_line)
 
     def _send_once(self, call: Call, end_s: float) -> Response:
-        answer = self._connections.exchange(
-            call.method,
-            call.path,
-            {**self._headers, **call.headers},
-            call.body,
-            deadline_s=min(end_s, time.monotonic() + self._timeout_s),
-        )
+        deadline_s = min(end_s, time.monotonic() + self._timeout_s)
+        answer = self._connections.exchange(call, deadline_s)
         self._check(answer)
         return answer
 

@@ -13,16 +13,8 @@ from typing import Any
 from .class_labels import ClassLabels
 from .errors import InputError
 from .results import Result
-from .transport.calls import (
-    Call,
-    bad_answer,
-    encode_json,
-    new_key,
-    path_of,
-    present,
-    read_json,
-)
-from .transport.connections import Response
+from .transport.calls import bad_answer, encode_json, new_key, path_of, present, read_json
+from .transport.connections import Call, Response
 from .versions import Version, split_version
 
 INPUT_NAME = "input-image-0"
@@ -128,15 +120,9 @@ def logged_inference(
     return {"key": new_key(), **values}
 
 
-_DATATYPES = {
-    "bool": "BOOL",
-    **{
-        f"{kind}{bits}": f"{kind.upper()}{bits}"
-        for kind in ("int", "uint")
-        for bits in (8, 16, 32, 64)
-    },
-    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
-}
+_WHOLE = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_FLOATS = {"float16": "FP16", "float32": "FP32", "float64": "FP64"}
+_DATATYPES = _FLOATS | {name: name.upper() for name in _WHOLE}
 
 
 def number_tensors(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:

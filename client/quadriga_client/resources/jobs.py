@@ -58,8 +58,7 @@ class Jobs(Resource):
         """
         call = read_call("/api/jobs/{}/result", job_id)
         if path is None:
-            data: bytes = self._sender.send(call, read_bytes)
-            return data
+            return self._sender.send(call, read_bytes)
         target = Path(path)
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         line = ProgressLine(progress)
@@ -133,7 +132,7 @@ class Reports(Resource):
 
     def page(self, report_id: str) -> str:
         """Return a report as a page of HTML."""
-        return str(self._sender.send(read_call("/api/reports/{}/page", report_id), read_text))
+        return self._sender.send(read_call("/api/reports/{}/page", report_id), read_text)
 
     def inferences(
         self,

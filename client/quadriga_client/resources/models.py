@@ -55,8 +55,7 @@ class Models(Resource):
         call = json_call(
             "POST", f"{_REPOSITORY}/index", body=present(ready=ready), is_repeatable=True
         )
-        rows: Rows = self._sender.send(call)
-        return rows
+        return self._sender.send(call)
 
     def load(
         self,

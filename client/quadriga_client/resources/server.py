@@ -37,7 +37,7 @@ class Server(Resource):
 
     def metrics(self) -> str:
         """Return the metrics in Prometheus' text form."""
-        return str(self._sender.send(read_call("/metrics"), read_text))
+        return self._sender.send(read_call("/metrics"), read_text)
 
     def audit(
         self,

@@ -10,7 +10,8 @@ from ..errors import InputError, TruthWarning, show_warnings
 from ..inference import read_events
 from ..masks import Labels, mask_annotations
 from ..queries import StoredInference
-from ..transport.calls import Call, encode_json, json_call, path_of, present, read_bytes, read_call
+from ..transport.calls import encode_json, json_call, path_of, present, read_bytes, read_call
+from ..transport.connections import Call
 from ..versions import model_body
 from .jobs import Job
 from .resource import Resource, Sender
@@ -45,8 +46,7 @@ class Inferences(Resource):
     def image(self, inference_id: str, *, width: int | None = None) -> bytes:
         """Return the image file; with a width, in pixels, a thumbnail of it."""
         call = read_call(f"{_INFERENCE}/input", inference_id, query={"w": width})
-        data: bytes = self._sender.send(call, read_bytes)
-        return data
+        return self._sender.send(call, read_bytes)
 
     def presigned(self, inference_id: str) -> dict[str, Any]:
         """Return one inference with an address of its image that needs no key."""

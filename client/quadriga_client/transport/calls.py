@@ -2,38 +2,25 @@
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from datetime import date, time
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from ..errors import BadAnswer, InputError, refusal
-from .connections import Response
+from .connections import Call, Response
 
 SHOWN_CHARACTERS = 200
 """Maximum length of a part of a bad answer in a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One request."""
-
-    method: str
-    path: str
-    """Path and query, percent-encoded."""
-    body: Sequence[bytes] = ()
-    headers: Mapping[str, str] = field(default_factory=dict)
-    is_repeatable: bool = False
-    """Whether the server may get it twice with the same result as once."""
-    needs_key_support: bool = False
-    """Whether it is repeatable only at a server that knows idempotency keys."""
-
-
 def path_of(template: str, *values: object, query: Mapping[str, object] | None = None) -> str:
     """Return a path with values in the places of `{}`, and a query of those values that are `present`."""
     path = template.format(*(quote(str(value), safe="") for value in values))
-    texts = {name: _text(value) for name, value in present(**(query or {})).items()}
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in present(**(query or {})).items()
+    }
     return f"{path}?{urlencode(texts)}" if texts else path
 
 
@@ -186,9 +173,3 @@ def retry_after_s(response: Response) -> float | None:
     """Return the seconds that `Retry-After` asks to wait; None if it has none that can be read."""
     value = response.headers.get("retry-after", "").strip()
     return float(value) if value.isdigit() and len(value) < 10 else None
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value if isinstance(value, str) else str(value)

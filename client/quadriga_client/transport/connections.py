@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,6 +28,21 @@ CHUNK_BYTES = 1 << 20
 
 _JOINED_BYTES = 1 << 18
 _AFTER_BREAK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request."""
+
+    method: str
+    path: str
+    """Path and query, percent-encoded."""
+    body: Sequence[bytes] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    is_repeatable: bool = False
+    """Whether the server may get it twice with the same result as once."""
+    needs_key_support: bool = False
+    """Whether it is repeatable only at a server that knows idempotency keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +61,7 @@ class Connections:
     Args:
         url: `http://host:port` or `https://…`, maybe with a path.
         tls: Returns the context of a new connection; None for connections without TLS.
+        headers: Headers of every request.
         max_answer_bytes: Maximum bytes of an answer that is held in memory.
 
     Raises:
@@ -53,7 +69,11 @@ class Connections:
     """
 
     def __init__(
-        self, url: str, tls: Callable[[], ssl.SSLContext] | None, max_answer_bytes: int
+        self,
+        url: str,
+        tls: Callable[[], ssl.SSLContext] | None,
+        headers: Mapping[str, str],
+        max_answer_bytes: int,
     ) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         try:
@@ -72,55 +92,34 @@ class Connections:
         self._prefix = parts.path.rstrip("/")
         self._host_header = parts.netloc
         self.url = f"{parts.scheme}://{parts.netloc}{self._prefix}"
+        self._headers = headers
         self._max_answer_bytes = max_answer_bytes
         self._idle: deque[_Connection] = deque(maxlen=MAX_IDLE)
         self._process = os.getpid()
 
-    def exchange(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str],
-        body: Sequence[bytes],
-        *,
-        deadline_s: float,
-    ) -> Response:
+    def exchange(self, call: Call, deadline_s: float) -> Response:
         """Send a request and return its answer.
 
         Args:
-            method: Verb.
-            path: Path and query, percent-encoded.
-            headers: Further headers.
-            body: Parts of the body.
+            call: The request.
             deadline_s: End of all of it, in seconds of `time.monotonic`.
 
         Raises:
             Unreachable: There is no answer before the deadline.
             BadAnswer: The answer is too large, or is not HTTP.
         """
-        head = self._head(method, path, headers, body)
-        with self._sent(method, head, body, deadline_s) as (_, response):
+        with self._sent(call, deadline_s) as (_, response):
             return _read(response, self._max_answer_bytes)
 
     def stream(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str],
-        body: Sequence[bytes],
-        *,
-        timeout_s: float,
-        check: Callable[[Response], object],
-        by_line: bool,
+        self, call: Call, timeout_s: float, check: Callable[[Response], object], *, by_line: bool
     ) -> Iterator[bytes]:
         """Send a request, and yield the body of its answer, of any size: its lines, or parts of up to 1 MiB.
 
         Its headers and each line or part have `timeout_s`. `check` is called with a complete answer of status 300 or above,
         and raises its error. To close the iterator ends the connection.
         """
-        head = self._head(method, path, headers, body)
-        deadline_s = time.monotonic() + timeout_s
-        with self._sent(method, head, body, deadline_s) as (connection, response):
+        with self._sent(call, time.monotonic() + timeout_s) as (connection, response):
             if response.status >= 300:
                 check(_read(response, self._max_answer_bytes))
             read = response.readline if by_line else response.read
@@ -132,14 +131,13 @@ class Connections:
                 raise IncompleteRead(b"", response.length)
 
     @contextmanager
-    def _sent(
-        self, method: str, head: bytes, body: Sequence[bytes], deadline_s: float
-    ) -> Iterator[tuple["_Connection", HTTPResponse]]:
+    def _sent(self, call: Call, deadline_s: float) -> Iterator[tuple["_Connection", HTTPResponse]]:
         """Send a request on a connection, which is kept open if the block reads the response to its end."""
-        connection, is_complete = self._take(deadline_s), False
+        head, is_complete = self._head(call), False
+        connection = self._take(deadline_s)
         try:
             connection.deadline_s = deadline_s
-            response = connection.send(head, body, method)
+            response = connection.send(head, call)
             yield connection, response
             is_complete = response.isclosed() and not response.will_close
         except (HTTPException, OSError) as error:
@@ -160,13 +158,11 @@ class Connections:
         if hasattr(self, "_idle"):  # a URL that is none has no connections
             self.close()
 
-    def _head(
-        self, method: str, path: str, headers: Mapping[str, str], body: Sequence[bytes]
-    ) -> bytes:
-        lines = [f"{method} {self._prefix}{path} HTTP/1.1", f"Host: {self._host_header}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        if body or method not in {"GET", "DELETE"}:
-            lines.append(f"Content-Length: {sum(map(len, body))}")
+    def _head(self, call: Call) -> bytes:
+        lines = [f"{call.method} {self._prefix}{call.path} HTTP/1.1", f"Host: {self._host_header}"]
+        lines += [f"{name}: {value}" for name, value in {**self._headers, **call.headers}.items()]
+        if call.body or call.method not in {"GET", "DELETE"}:
+            lines.append(f"Content-Length: {sum(map(len, call.body))}")
         for line in lines:
             if not line.isascii() or not line.isprintable():
                 raise InputError(f"expected headers and paths of visible ASCII, got {line[:100]!r}")
@@ -183,24 +179,18 @@ class Connections:
                     return connection
                 connection.close()
         try:
-            return self._connect(deadline_s)
+            plain = socket.create_connection((self._host, self._port), _left_s(deadline_s))
+            try:
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._tls is None:
+                    return _Connection(plain)
+                plain.settimeout(_left_s(deadline_s))
+                return _Connection(self._tls().wrap_socket(plain, server_hostname=self._host))
+            except BaseException:
+                plain.close()
+                raise
         except OSError as error:
             raise self._unreachable(error, was_sent=False) from error
-
-    def _connect(self, deadline_s: float) -> "_Connection":
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("the time is over")
-        plain = socket.create_connection((self._host, self._port), left_s)
-        try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls is None:
-                return _Connection(plain)
-            plain.settimeout(max(deadline_s - time.monotonic(), 0.001))
-            return _Connection(self._tls().wrap_socket(plain, server_hostname=self._host))
-        except BaseException:
-            plain.close()
-            raise
 
     def _unreachable(self, error: Exception, *, was_sent: bool) -> Unreachable:
         text = str(error) or type(error).__name__
@@ -221,24 +211,25 @@ class _Connection:
         self.deadline_s = 0.0
         """End of all waits, in seconds of `time.monotonic`."""
 
-    def send(self, head: bytes, body: Sequence[bytes], method: str) -> HTTPResponse:
+    def send(self, head: bytes, call: Call) -> HTTPResponse:
         """Send a request, and return its response as far as its headers."""
+        parts: Sequence[bytes] = (head, *call.body)
+        if sum(map(len, parts)) <= _JOINED_BYTES:
+            parts = (b"".join(parts),)
         try:
-            if sum(map(len, body)) <= _JOINED_BYTES:
-                self._send_all(b"".join((head, *body)))
-            else:
-                for part in (head, *body):
-                    self._send_all(part)
+            for part in parts:
+                self._socket.settimeout(_left_s(self.deadline_s))
+                self._socket.sendall(part)
         except TimeoutError:
             raise
         except OSError:  # maybe the server refused a large body, and said why
             self.deadline_s = min(self.deadline_s, time.monotonic() + _AFTER_BREAK_S)
-            response = self._response(method)
+            response = self._response(call.method)
             if response.status < 400:
                 raise
             response.will_close = True
             return response
-        return self._response(method)
+        return self._response(call.method)
 
     def _response(self, method: str) -> HTTPResponse:
         response = HTTPResponse(self, method=method)  # type: ignore[arg-type]  # it needs makefile alone
@@ -251,23 +242,13 @@ class _Connection:
         self._in_headers = False
         return response
 
-    def _send_all(self, data: bytes) -> None:
-        self._socket.settimeout(self._left_s())
-        self._socket.sendall(data)
-
-    def _left_s(self) -> float:
-        left_s = self.deadline_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("the time is over")
-        return left_s
-
     def makefile(self, _: str) -> io.BufferedReader:
         """Return a reader for one response."""
         return io.BufferedReader(_Reader(self))
 
     def receive_into(self, buffer: Any) -> int:
         """Read what is there, at least a byte; 0 at the end."""
-        self._socket.settimeout(self._left_s())
+        self._socket.settimeout(_left_s(self.deadline_s))
         count = self._socket.recv_into(buffer)
         if not count and self._in_headers:  # which http.client takes for the end of the headers
             raise ConnectionResetError("the connection ended within the headers of the answer")
@@ -308,6 +289,14 @@ class _Reader(io.RawIOBase):
         return self._connection.receive_into(buffer)
 
 
+def _left_s(deadline_s: float) -> float:
+    """Return the seconds until a deadline; raise a TimeoutError if there are none."""
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("the time is over")
+    return left_s
+
+
 def _read(response: HTTPResponse, max_bytes: int) -> Response:
     """Read a response to its end, within a limit."""
     if response.length is not None and response.length > max_bytes:
@@ -321,11 +310,7 @@ def _read(response: HTTPResponse, max_bytes: int) -> Response:
         size += len(chunk)
         if size > max_bytes:
             raise BadAnswer(f"expected an answer of at most {max_bytes} bytes, got more")
-        if response.length == 0:
-            break
     if response.length:
         raise IncompleteRead(b"".join(chunks), response.length)
-    if not response.isclosed():
-        response.close()
     headers = {name.lower(): value for name, value in response.getheaders()}
-    return Response(response.status, headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
+    return Response(response.status, headers, b"".join(chunks))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..errors import ServerRefused, Unreachable
-from .calls import Call
+from .connections import Call
 
 T = TypeVar("T")
 
@@ -46,10 +46,15 @@ def send_repeatedly(
                 return send(end_s)
         except (Unreachable, ServerRefused) as error:
             last_error = error
-            may_be_stored = may_be_stored or _may_be_stored(error)
+            if isinstance(error, Unreachable):
+                was_sent, may_repeat = error.was_sent, call.is_repeatable or not error.was_sent
+            else:
+                was_sent = error.status in GATEWAY_STATUSES
+                may_repeat = error.status == 429 or (was_sent and call.is_repeatable)
+            may_be_stored = may_be_stored or was_sent
             pause_s = _pause_s(attempt, error)
             is_last = attempt >= retries or time.monotonic() + pause_s >= end_s
-            if is_last or not _may_repeat(call, error):
+            if is_last or not may_repeat:
                 raise
             attempt += 1
             sleep(pause_s)
@@ -57,18 +62,6 @@ def send_repeatedly(
             assert last_error is not None, "nothing was sent before"
             last_error.add_note("not sent again, as this server knows no idempotency keys")
             raise last_error
-
-
-def _may_be_stored(error: Unreachable | ServerRefused) -> bool:
-    if isinstance(error, Unreachable):
-        return error.was_sent
-    return error.status in GATEWAY_STATUSES
-
-
-def _may_repeat(call: Call, error: Unreachable | ServerRefused) -> bool:
-    if isinstance(error, Unreachable):
-        return call.is_repeatable or not error.was_sent
-    return error.status == 429 or (error.status in GATEWAY_STATUSES and call.is_repeatable)
 
 
 def _pause_s(attempt: int, error: Exception) -> float:

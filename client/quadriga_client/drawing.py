@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from .errors import ClientError, load_package
-from .results import box_xyxy, ring_points, summary
+from .results import OrientedBoxes, box_around, box_xyxy, ring_points, summary
 
 COLOURS = (
     "#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#808000", "#f032e6", "#000075",
@@ -71,10 +71,10 @@ def _draw_shape(picture: Any, pen: Any, row: Mapping[str, Any], colour: str) -> 
         right, bottom = max(left, right), max(top, bottom)
         pen.rectangle((left, top, right, bottom), outline=colour, width=width_px)
     elif "cx" in row:
-        points = _corners(row, picture.size)
+        corners = OrientedBoxes([row], lambda: picture.size).corners[0].tolist()
+        points = [(across, down) for across, down in corners]
         pen.line([*points, points[0]], fill=colour, width=width_px)
-        across, down = zip(*points, strict=True)
-        left, top, right, bottom = min(across), min(down), max(across), max(down)
+        left, top, right, bottom = box_around([points])
     else:
         return None
     return left, top, right, bottom
@@ -152,13 +152,6 @@ def html_of(result: Any, jpeg: str) -> str:
     picture = f'<img src="data:image/jpeg;base64,{jpeg}" alt="">' if jpeg else ""
     title = html.escape(f"{result.model}: {summary(result.predictions)}")
     return f"<div>{picture}<p>{title}</p><table>{''.join(rows)}</table></div>"
-
-
-def _corners(row: Mapping[str, Any], size: tuple[int, int]) -> list[tuple[float, float]]:
-    from .results import OrientedBoxes
-
-    corners = OrientedBoxes([row], lambda: size).corners[0]
-    return [(float(across), float(down)) for across, down in corners]
 
 
 @lru_cache(maxsize=8)

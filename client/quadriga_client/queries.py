@@ -233,28 +233,19 @@ class Query:
 
 def flat_row(inference: StoredInference) -> dict[str, Any]:
     """Return an inference as a row of a table; see `Query.rows`."""
-    raw = inference.raw
-    stored = raw.get("input") or {}
+    stored = inference.raw.get("input") or {}
     labelled = [row for row in inference.predictions if "label" in row]
-    truth = raw.get("ground_truth")
-    row = {
-        "id": inference.id,
-        "created_at": inference.created_at,
-        "model": inference.model,
-        "version": inference.version,
-        "task": raw.get("task"),
-        "action": raw.get("action"),
-        "latency_ms": raw.get("latency_ms"),
-        "status": raw.get("status"),
-        "width": stored.get("width"),
-        "height": stored.get("height"),
-        "hash": stored.get("hash"),
+    truth = inference.ground_truth
+    return {
+        **{name: getattr(inference, name) for name in _IDENTITY},
+        **{name: inference.raw.get(name) for name in _OF_REQUEST},
+        **{name: stored.get(name) for name in (*_SIZE, "hash")},
         "labels": [str(prediction["label"]) for prediction in labelled],
         "scores": [_number(prediction.get("score")) for prediction in labelled],
         "predictions": json.dumps(inference.predictions, ensure_ascii=False),
         "ground_truth": None if truth is None else json.dumps(truth, ensure_ascii=False),
+        **dict(_flat(inference.metadata, "meta.")),
     }
-    return row | dict(_flat(inference.metadata, "meta."))
 
 
 def detection_rows(
@@ -263,12 +254,8 @@ def detection_rows(
     """Yield predictions or annotations of an inference as rows of a table; see `Query.detections`."""
     stored = inference.raw.get("input") or {}
     of_inference = {
-        "id": inference.id,
-        "created_at": inference.created_at,
-        "model": inference.model,
-        "version": inference.version,
-        "width": stored.get("width"),
-        "height": stored.get("height"),
+        **{name: getattr(inference, name) for name in _IDENTITY},
+        **{name: stored.get(name) for name in _SIZE},
         **dict(_flat(inference.metadata, "meta.")),
     }
     for number, prediction in enumerate(predictions):
@@ -291,13 +278,12 @@ def table_columns(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> di
     return {name: _of_one_type(values) for name, values in columns.items()}
 
 
-DETECTION_COLUMNS = (
-    "id", "created_at", "model", "version", "number", *PREDICTION_COLUMNS, "width", "height",
-)  # fmt: skip
-INFERENCE_COLUMNS = (
-    "id", "created_at", "model", "version", "task", "action", "latency_ms", "status", "width", "height", "hash", "labels",
-    "scores", "predictions", "ground_truth",
-)  # fmt: skip
+_IDENTITY = ("id", "created_at", "model", "version")
+_OF_REQUEST = ("task", "action", "latency_ms", "status")
+_SIZE = ("width", "height")
+_STATED = ("labels", "scores", "predictions", "ground_truth")
+DETECTION_COLUMNS = (*_IDENTITY, "number", *PREDICTION_COLUMNS, *_SIZE)
+INFERENCE_COLUMNS = (*_IDENTITY, *_OF_REQUEST, *_SIZE, "hash", *_STATED)
 
 
 def _of_one_type(values: list[Any]) -> list[Any]:

@@ -95,10 +95,8 @@ class Report(dict[str, Any]):
         """
         pandas = load_package("pandas", "to_pandas()")
         if self.get("kind") == "drift":
-            return pandas.DataFrame(
-                [_signal_row(signal) for signal in self.get("signals") or ()],
-                columns=_SIGNAL_COLUMNS,
-            )
+            signals = [_signal_row(signal) for signal in self.get("signals") or ()]
+            return pandas.DataFrame(signals, columns=list(_signal_row({})))
         rows = [_metric_row(metric) for metric in self.metrics]
         names = [*_METRIC_COLUMNS, *(name for row in rows for name in row)]
         return pandas.DataFrame(rows, columns=list(dict.fromkeys(names)))
@@ -129,9 +127,6 @@ class Report(dict[str, Any]):
 
 
 _METRIC_COLUMNS = ("type", "value", "low", "high", "n")
-_SIGNAL_COLUMNS = (
-    "name", "alarm", "status", "effect", "value", "minimum", "p_adjusted", "n_baseline", "n_current",
-)  # fmt: skip
 
 
 def _is_beyond_labels(row: dict[str, Any]) -> bool:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from .class_labels import ClassIds, LabelsOf, number_labels
@@ -59,8 +60,7 @@ class Predictions:
     @property
     def boxes(self) -> "Boxes":
         """Upright boxes: those of a detector, and those around regions."""
-        rows = [row for row in self.predictions if "xmin" in row or "contour" in row]
-        return Boxes(rows)
+        return Boxes([row for row in self.predictions if "xmin" in row or "contour" in row])
 
     @property
     def oriented_boxes(self) -> "OrientedBoxes":
@@ -110,11 +110,9 @@ class Predictions:
         """
         supervision = load_package("supervision", "to_supervision()")
         numpy = load_package("numpy", "to_supervision()")
-        rows = _shaped_rows(self.predictions)
+        rows, labels, numbers = self._numbered(class_ids, 0)
         if not rows:
             return supervision.Detections.empty()
-        labels = [str(row["label"]) for row in rows]
-        numbers = number_labels(labels, class_ids, self.labels_of, 0)
         data: dict[str, Any] = {"class_name": numpy.array(labels)}
         if all("cx" in row for row in rows):
             data["xyxyxyxy"] = corners = OrientedBoxes(rows, lambda: self.image_size).corners
@@ -150,13 +148,11 @@ class Predictions:
         Raises:
             InputError: The predictions have no shapes, or a label has no id.
         """
-        rows = _shaped_rows(self.predictions)
-        labels = [str(row["label"]) for row in rows]
-        numbers = number_labels(labels, category_ids, self.labels_of, 1)
+        rows, _, numbers = self._numbered(category_ids, 1)
         annotations = []
         for row, number in zip(rows, numbers, strict=True):
             rings = self._rings(row)
-            left, top, right, bottom = box_xyxy({"contour": _points(rings)} if rings else row)
+            left, top, right, bottom = box_around(rings) if rings else box_xyxy(row)
             annotation = {
                 "image_id": image_id,
                 "category_id": number,
@@ -166,9 +162,7 @@ class Predictions:
                 "score": row.get("score"),
             }
             if rings:
-                annotation["segmentation"] = [
-                    [float(value) for point in ring for value in point] for ring in rings
-                ]
+                annotation["segmentation"] = [[*map(float, chain(*ring))] for ring in rings]
             annotations.append(annotation)
         return annotations
 
@@ -184,11 +178,9 @@ class Predictions:
         Raises:
             InputError: The predictions have no shapes, or a label has no number.
         """
-        rows = _shaped_rows(self.predictions)
+        rows, _, numbers = self._numbered(class_ids, 0)
         if not rows:
             return ""
-        labels = [str(row["label"]) for row in rows]
-        numbers = number_labels(labels, class_ids, self.labels_of, 0)
         width, height = self.image_size
         lines = []
         for row, number in zip(rows, numbers, strict=True):
@@ -201,6 +193,23 @@ class Predictions:
                 values = [value for x, y in longest for value in (x / width, y / height)]
             lines.append(" ".join([str(number), *(f"{value:.6f}" for value in values)]))
         return "\n".join(lines) + "\n"
+
+    def _numbered(
+        self, ids: ClassIds | None, first: int
+    ) -> tuple[list[Mapping[str, Any]], list[str], list[int]]:
+        """Return the predictions with shapes, their labels, and the number of each label.
+
+        Raises:
+            InputError: There are predictions, but none of them has a shape; or a label has no number.
+        """
+        rows = [row for row in self.predictions if row.keys() & SHAPE_KEYS]
+        if self.predictions and not rows:
+            raise InputError(
+                "expected boxes, rotated boxes or regions, got predictions without shapes: "
+                f"{', '.join(self.predictions[0])}"
+            )
+        labels = [str(row["label"]) for row in rows]
+        return rows, labels, number_labels(labels, ids, self.labels_of, first)
 
     def _rings(self, row: Mapping[str, Any]) -> list[list[tuple[float, float]]]:
         """Return the rings of a region, or that of a rotated box, in pixels; none of an upright box."""
@@ -369,19 +378,8 @@ class OrientedBoxes(_Shapes):
         if not self._rows:
             return _float32([], 5)
         width, height = self._size()
-        return _float32(
-            [
-                [
-                    row["cx"] * width,
-                    row["cy"] * height,
-                    row["w"] * width,
-                    row["h"] * height,
-                    row["r"],
-                ]
-                for row in self._rows
-            ],
-            5,
-        )
+        units = {"cx": width, "cy": height, "w": width, "h": height, "r": 1}
+        return _float32([[row[key] * unit for key, unit in units.items()] for row in self._rows], 5)
 
     @property
     def corners(self) -> "npt.NDArray[np.float32]":
@@ -457,8 +455,13 @@ def ring_points(row: Mapping[str, Any]) -> list[list[tuple[float, float]]]:
 def box_xyxy(row: Mapping[str, Any]) -> list[float]:
     """Return the box of a detection, or the upright one around a region: left, top, right, bottom."""
     if "xmin" in row:
-        return [row["xmin"], row["ymin"], row["xmax"], row["ymax"]]
-    points = [point for ring in ring_points(row) for point in ring]
+        return [row[name] for name in _BOX_COLUMNS]
+    return box_around(ring_points(row))
+
+
+def box_around(rings: Sequence[Sequence[tuple[float, float]]]) -> list[float]:
+    """Return the upright box around points: left, top, right, bottom."""
+    points = [point for ring in rings for point in ring]
     if not points:
         return [0.0, 0.0, 0.0, 0.0]
     across, down = zip(*points, strict=True)
@@ -476,25 +479,6 @@ def _float32(rows: Any, columns: int | None = None) -> "npt.NDArray[np.float32]"
     numpy = load_package("numpy", "predictions as an array")
     array: npt.NDArray[np.float32] = numpy.asarray(rows, dtype=numpy.float32)
     return array if columns is None else array.reshape(-1, columns)
-
-
-def _shaped_rows(predictions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the predictions with shapes.
-
-    Raises:
-        InputError: There are predictions, but none of them has a shape.
-    """
-    rows = [row for row in predictions if row.keys() & SHAPE_KEYS]
-    if predictions and not rows:
-        raise InputError(
-            "expected boxes, rotated boxes or regions, got predictions without shapes: "
-            f"{', '.join(predictions[0])}"
-        )
-    return rows
-
-
-def _points(rings: Sequence[Sequence[tuple[float, float]]]) -> list[list[dict[str, float]]]:
-    return [[{"x": across, "y": down} for across, down in ring] for ring in rings]
 
 
 def _area(rings: Sequence[Sequence[tuple[float, float]]]) -> float:

@@ -5,7 +5,7 @@ framework can use it. A call that is cancelled goes on in its thread to its end.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from inspect import isgeneratorfunction
@@ -131,12 +131,10 @@ class AsyncQuery(Awaited):
                 yield inference
 
 
-async def _iterate(items: Iterator[Any], run: Run) -> AsyncIterator[Any]:
+async def _iterate(items: Generator[Any], run: Run) -> AsyncIterator[Any]:
     """Yield what an iterator yields, each step of which waits in a thread."""
     try:
         while (item := await run(next, items, _END)) is not _END:
             yield item
     finally:
-        close = getattr(items, "close", None)
-        if close is not None:
-            await run(close)
+        await run(items.close)

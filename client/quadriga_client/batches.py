@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from glob import glob, has_magic
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,16 @@ Metadata = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | Callable[[An
 """Metadata of all images, of each in a sequence as long as the images, or what a function returns for an image."""
 
 
-def images_of(images: Any) -> Iterable[Any]:
+def find_images(images: Any) -> tuple[Iterable[Any], str | None]:
     """Return the images of a folder or of a pattern, sorted by name, or those of an iterable as they are.
+
+    The second value is the folder that names of files are relative to; None for that of each file.
 
     Raises:
         InputError: There is no such folder, nothing matches the pattern, or it is one image.
     """
     if isinstance(images, str | os.PathLike):
-        return _paths_of(os.fspath(images))
+        return _find_paths(os.fspath(images))
     # An array of one dimension, or a column of pandas, has a path in each place.
     is_array = getattr(images, "ndim", 1) in (2, 3)
     is_image = isinstance(images, bytes) or hasattr(images, "read") or is_array
@@ -67,10 +70,10 @@ def images_of(images: Any) -> Iterable[Any]:
         raise InputError(
             f"expected a folder or an iterable of images, got {type(images).__name__}: infer takes one image"
         )
-    return images
+    return images, None
 
 
-def _paths_of(text: Any) -> list[Path]:
+def _find_paths(text: Any) -> tuple[list[Path], str]:
     folder = Path(text)
     if os.path.isdir(text):  # noqa: PTH112 - no error of a text that is no path at all
         with os.scandir(folder) as entries:
@@ -79,7 +82,7 @@ def _paths_of(text: Any) -> list[Path]:
                 for entry in entries
                 if os.path.splitext(entry.name)[1].lower() in SUFFIXES and entry.is_file()  # noqa: PTH122
             )
-        return [folder / name for name in names]
+        return [folder / name for name in names], str(text)
     expected = f"expected a folder of images, a pattern or an iterable, got {text!r:.200}"
     if os.path.exists(text):  # noqa: PTH110
         raise InputError(f"{expected}: infer takes one image")
@@ -88,14 +91,15 @@ def _paths_of(text: Any) -> list[Path]:
     paths = [Path(name) for name in sorted(glob(text, recursive=True)) if os.path.isfile(name)]  # noqa: PTH113, PTH207
     if not paths:
         raise InputError(f"{expected}, which no file matches")
-    return paths
+    fixed = takewhile(lambda part: not has_magic(part), folder.parts)
+    return paths, os.path.join(*fixed, "")  # noqa: PTH118
 
 
 class Batch:
     """The images of a call with the metadata of each.
 
     Args:
-        images: As for `images_of`.
+        images: As for `find_images`.
         metadata: Metadata of the images.
         path_key: Key of the metadata that gets the name of an image's file; None for none.
 
@@ -104,9 +108,8 @@ class Batch:
     """
 
     def __init__(self, images: Any, metadata: Metadata, path_key: str | None) -> None:
-        self._images = images_of(images)
+        self._images, self._folder = find_images(images)
         self._path_key = path_key
-        self._folder = _fixed_folder(images)
         self.total = len(self._images) if isinstance(self._images, Sized) else None
         """Number of images; None if nobody knows."""
         self._metadata_of: Callable[[Any], Any] = lambda _: metadata
@@ -170,18 +173,6 @@ def _wrong_number(metadata: int, images: int | None) -> InputError:
     return InputError(f"expected metadata for each image, got {metadata} for {there}")
 
 
-def _fixed_folder(images: Any) -> str | None:
-    """Return the folder that names of files are relative to; None for that of each file."""
-    if not isinstance(images, str | os.PathLike):
-        return None
-    text = os.fspath(images)
-    if os.path.isdir(text):  # noqa: PTH112
-        return str(text)
-    parts = Path(text).parts
-    fixed = next((n for n, part in enumerate(parts) if has_magic(part)), len(parts))
-    return os.path.join(*parts[:fixed]) if fixed else "."  # noqa: PTH118
-
-
 def _file_name(image: Any, folder: str | None) -> str | None:
     """Return the name of an image's file, with / on every system; None if it has none, as bytes and URLs."""
     name = source_name(image)
@@ -222,12 +213,10 @@ def run_in_order(
             if isinstance(pair, Exception):
                 fault = pair
                 break
-            image, metadata = pair
-            del pair
             if len(waiting) >= _AHEAD * concurrency:
                 yield progress.note(outcome(*waiting.popleft()))
-            waiting.append((source_name(image), pool.submit(infer, image, metadata)))
-            del image
+            waiting.append((source_name(pair[0]), pool.submit(infer, *pair)))
+            del pair  # no more images than are needed are in memory
         while waiting:
             yield progress.note(outcome(*waiting.popleft()))
         if fault is not None:

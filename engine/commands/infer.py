@@ -93,12 +93,12 @@ def expand_images(arguments: Iterable[str]) -> list[str]:
     Raises:
         click.BadParameter: An argument stands for no image.
     """
-    from quadriga.client.batches import images_of
+    from quadriga.client.batches import find_images
 
     paths: list[str] = []
     for argument in arguments:
         if os.path.isdir(argument):  # noqa: PTH112 - a Path would lose a leading ./
-            matches = [os.fspath(path) for path in images_of(argument)]
+            matches = [os.fspath(path) for path in find_images(argument)[0]]
         elif os.path.exists(argument):  # noqa: PTH110 - also a name with brackets
             matches = [argument]
         elif has_magic(argument):

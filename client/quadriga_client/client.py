@@ -94,10 +94,7 @@ class Client:
         allow_urls: bool = False,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
-        if (
-            not 0 < timeout <= threading.TIMEOUT_MAX
-            or not 0 < total_timeout <= threading.TIMEOUT_MAX
-        ):
+        if not all(0 < seconds <= threading.TIMEOUT_MAX for seconds in (timeout, total_timeout)):
             raise InputError(f"expected seconds above 0, got {timeout} and {total_timeout}")
         if url.startswith("grpc"):
             raise InputError(
@@ -283,8 +280,7 @@ class Client:
             ServerRefused: The server answered with an error.
         """
         own = present(image=image, predictions=predictions, metadata=metadata, key=key, **values)
-        ids: list[str] = self.log_many(model, [own], version=version)["inferences"][0]["ids"]
-        return ids
+        return list(self.log_many(model, [own], version=version)["inferences"][0]["ids"])
 
     def log_many(
         self, model: str, inferences: Sequence[Mapping[str, Any]], *, version: Version | None = None
@@ -300,9 +296,8 @@ class Client:
         items = [logged_inference(inference, self._image_bytes) for inference in inferences]
         name, version = split_version(model, version)
         body = present(model=name, version=version, inferences=items)
-        answer: dict[str, Any] = self.send(
-            json_call("POST", "/api/inferences", body=body, is_repeatable=True)
-        )
+        call = json_call("POST", "/api/inferences", body=body, is_repeatable=True)
+        answer: dict[str, Any] = self.send(call)
         return answer
 
     def query(

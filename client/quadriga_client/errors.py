@@ -129,12 +129,9 @@ _BY_STATUS: dict[int, type[ServerRefused]] = {
 }
 
 
-def refusal(
-    text: str, status: int, request_id: str = "", retry_after_s: float | None = None
-) -> ServerRefused:
-    """Return the error of a status; see `ServerRefused`."""
-    kind = _BY_STATUS.get(status, InvalidRequest if status < 500 else ServerFault)
-    return kind(text, status, request_id, retry_after_s)
+def error_of_status(status: int) -> type[ServerRefused]:
+    """Return the class of the error that a status is."""
+    return _BY_STATUS.get(status, InvalidRequest if status < 500 else ServerFault)
 
 
 def show_warnings(answer: Mapping[str, Any], category: type[UserWarning] = UserWarning) -> None:

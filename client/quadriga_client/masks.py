@@ -6,7 +6,7 @@ the server fills exactly the pixels of the mask again.
 
 import io
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .errors import InputError, load_package
@@ -51,26 +51,21 @@ def mask_annotations(
         is_stated = (values != 0) & ~numpy.isin(values, list(ignore))
         values, labels, ignore = is_stated.astype(numpy.uint8), {1: labels}, ()
     by_value = dict(labels) if isinstance(labels, Mapping) else dict(enumerate(labels))
+    stated: dict[str, list[int]] = {}  # several values may be one label
+    unknown = []
     present, counts = numpy.unique(values, return_counts=True)
-    unknown = [
-        f"{value} ({count} pixels)"
-        for value, count in zip(present.tolist(), counts.tolist(), strict=True)
-        if value not in by_value and value not in ignore and value != 0
-    ]
+    for value, count in zip(present.tolist(), counts.tolist(), strict=True):
+        if value in by_value and value not in ignore:
+            stated.setdefault(by_value[value], []).append(value)
+        elif value not in ignore and value != 0:
+            unknown.append(f"{value} ({count} pixels)")
     if unknown:
         raise InputError(
             f"expected a label for each value of the mask, got none for {', '.join(unknown[:10])}: name what nobody knows in ignore"
         )
-    stated = [value for value in present.tolist() if value in by_value and value not in ignore]
-    names = dict.fromkeys(by_value[value] for value in stated)  # several values may be one label
     return [
-        {
-            "label": name,
-            "contour": mask_rings(
-                numpy.isin(values, [value for value in stated if by_value[value] == name])
-            ),
-        }
-        for name in names
+        {"label": label, "contour": mask_rings(numpy.isin(values, numbers))}
+        for label, numbers in stated.items()
     ]
 
 
@@ -83,10 +78,7 @@ def _values(mask: Any, numpy: Any) -> Any:
         is_bytes = isinstance(mask, bytes | bytearray | memoryview)
         try:
             with pillow.open(io.BytesIO(mask) if is_bytes else mask) as opened:
-                opened.load()
-                return _values(opened, numpy)
-        except InputError:
-            raise
+                mask = opened.copy()
         except Exception as error:  # Pillow raises errors of many kinds
             name = "the bytes" if is_bytes else f"{getattr(mask, 'name', mask)!r:.200}"
             raise InputError(f"cannot read a mask from {name}: {error}") from error
@@ -121,22 +113,17 @@ def mask_rings(mask: Any) -> list[list[dict[str, float]]]:
     padded = numpy.pad(mask[top : rows[-1] + 1, left : columns[-1] + 1], 1)
     width = padded.shape[1]
     rings = []
-    for ring in _Borders(padded.tobytes(), width).rings(_starts(padded, numpy)):
-        points = (divmod(position, width) for position in ring)
-        rings.append([{"x": left + x - 1.0, "y": top + y - 1.0} for y, x in points])
-    return rings
-
-
-def _starts(padded: Any, numpy: Any) -> list[tuple[int, bool, bool]]:
-    """Return the pixels, in order, beside which there is nothing on the left, or on the right."""
+    # Pixels, in order, beside which there is nothing on the left, or on the right.
     flat = padded.ravel()
     opens, ends = flat.copy(), flat.copy()
     opens[1:] &= ~flat[:-1]
     ends[:-1] &= ~flat[1:]
     positions = numpy.flatnonzero(opens | ends)
-    return list(
-        zip(positions.tolist(), opens[positions].tolist(), ends[positions].tolist(), strict=True)
-    )
+    starts = (positions.tolist(), opens[positions].tolist(), ends[positions].tolist())
+    for ring in _Borders(padded.tobytes(), width).rings(zip(*starts, strict=True)):
+        points = (divmod(position, width) for position in ring)
+        rings.append([{"x": left + x - 1.0, "y": top + y - 1.0} for y, x in points])
+    return rings
 
 
 class _Borders:
@@ -157,7 +144,7 @@ class _Borders:
         self._ended: set[int] = set()
         """Those of which the border passed the empty pixel on the right."""
 
-    def rings(self, starts: Sequence[tuple[int, bool, bool]]) -> Iterator[list[int]]:
+    def rings(self, starts: Iterable[tuple[int, bool, bool]]) -> Iterator[list[int]]:
         """Yield the corners of each border, those around the pixels and those of holes as they are met."""
         for position, opens, ends in starts:
             if opens and position not in self._followed:

@@ -3,14 +3,12 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from math import inf
 from typing import Any
 
 from .class_labels import ClassLabels
 from .errors import BadAnswer, InputError, load_package, show_warnings
 from .results import PREDICTION_COLUMNS, Predictions, prediction_row, summary
-
-PAGE_SIZE = 1000
-"""Inferences of a page, unless fewer are wanted; the server's maximum."""
 
 
 class StoredInference(Predictions):
@@ -93,7 +91,7 @@ class Query:
     """Inferences that a filter finds; read page by page as they are iterated over.
 
     Args:
-        request: Body of the query without cursor.
+        request: Body of the query without cursor; its `limit` is that of a page.
         limit: Maximum inferences; None for all.
         read_page: Asks for a page with a body.
         make: Makes an inference of its JSON.
@@ -129,10 +127,9 @@ class Query:
             BadAnswer: The server repeats a page, or answers without inferences.
         """
         cursor: str | None = None
-        left, read = self._limit, 0
-        while left is None or left > 0:
-            size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
-            body = {**self._request, "limit": min(size, self._request.get("limit", PAGE_SIZE))}
+        limit, read = inf if self._limit is None else self._limit, 0
+        while read < limit:
+            body = {**self._request, "limit": min(limit - read, self._request["limit"])}
             answer = self._read_page(body if cursor is None else {**body, "cursor": cursor})
             if not isinstance(answer, dict) or not isinstance(answer.get("inferences"), list):
                 raise BadAnswer(f"expected a page of inferences, got {str(answer)[:200]}")
@@ -143,8 +140,6 @@ class Query:
             self._read = f"{read}" if cursor is None else f"{read}, more to come"
             if page:
                 yield page
-            if left is not None:
-                left -= len(page)
             if cursor is None:
                 return
             if cursor == previous:
@@ -164,9 +159,8 @@ class Query:
         """
         pandas = load_package("pandas", "to_pandas()")
         columns = self._columns(detections=detections, annotations=annotations)
-        columns["created_at"] = pandas.to_datetime(
-            columns["created_at"], utc=True, format="ISO8601"
-        )
+        times = columns["created_at"]
+        columns["created_at"] = pandas.to_datetime(times, utc=True, format="ISO8601")
         return pandas.DataFrame(columns)
 
     def to_polars(self, *, detections: bool = False, annotations: bool = False) -> Any:

@@ -121,7 +121,11 @@ class Report(dict[str, Any]):
         """Return the first metric of each type of all labels together that has a meaning for this model."""
         first: dict[str, Metric] = {}
         for row, metric in zip(self.get("metrics") or (), self.metrics, strict=True):
-            if not _has_label(metric) and metric.type != "Counts" and not _is_beyond_labels(row):
+            # The best k of no more than k labels: nothing can be measured.
+            is_beyond = metric.type == "TopKAccuracy" and metric.value is None
+            if is_beyond and not row.get("reason"):
+                continue
+            if not _has_label(metric) and metric.type != "Counts":
                 first.setdefault(metric.type, metric)
         return list(first.values())
 
@@ -129,20 +133,10 @@ class Report(dict[str, Any]):
 _METRIC_COLUMNS = ("type", "value", "low", "high", "n")
 
 
-def _is_beyond_labels(row: dict[str, Any]) -> bool:
-    """Check whether a metric asks for the best k of no more than k labels, of which nothing can be measured."""
-    return row["type"] == "TopKAccuracy" and row.get("value") is None and not row.get("reason")
-
-
 def _metric(row: dict[str, Any]) -> Metric:
-    interval = row.get("ci95")
-    return Metric(
-        row["type"],
-        row.get("value"),
-        None if interval is None else (interval[0], interval[1]),
-        n=row.get("n"),
-        parameters=row.get("parameters") or {},
-    )
+    interval, of = row.get("ci95"), row.get("parameters") or {}
+    ci95 = None if interval is None else (interval[0], interval[1])
+    return Metric(row["type"], row.get("value"), ci95, n=row.get("n"), parameters=of)
 
 
 def _has_label(metric: Metric) -> bool:

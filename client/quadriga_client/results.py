@@ -28,6 +28,8 @@ class Predictions:
     """What the model predicted, as the server's JSON has it."""
     labels_of: LabelsOf | None = None
     """Asks the server for the labels of the model in their order, once for all results; None without a server."""
+    _size: Callable[[], tuple[int, int]]
+    _image_bytes: Callable[[], bytes]
 
     @property
     def labels(self) -> list[str]:
@@ -72,12 +74,6 @@ class Predictions:
         """Regions of a segmentation model, with their holes."""
         return [Region(row) for row in self.predictions if "contour" in row]
 
-    def _size(self) -> tuple[int, int]:
-        raise NotImplementedError
-
-    def _image_bytes(self) -> bytes:
-        raise NotImplementedError
-
     @cached_property
     def image_size(self) -> tuple[int, int]:
         """Width and height of the image in pixels, as a person sees it (its EXIF data turn it)."""
@@ -118,18 +114,14 @@ class Predictions:
             data["xyxyxyxy"] = corners = OrientedBoxes(rows, lambda: self.image_size).corners
             xyxy = numpy.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
         else:
-            boxes = [[0.0] * 4 if "cx" in row else box_xyxy(row) for row in rows]
-            xyxy = numpy.asarray(boxes, dtype=numpy.float32).reshape(-1, 4)
+            xyxy = _float32([[0.0] * 4 if "cx" in row else box_xyxy(row) for row in rows], 4)
         masks = None
         if all("contour" in row for row in rows):
-            size = self.image_size
-            masks = numpy.stack([region.mask(size) for region in self.regions])
+            masks = numpy.stack([region.mask(self.image_size) for region in self.regions])
         return supervision.Detections(
             xyxy=xyxy,
             mask=masks,
-            confidence=numpy.asarray(
-                [row.get("score") or 0.0 for row in rows], dtype=numpy.float32
-            ),
+            confidence=Boxes(rows).scores,
             class_id=numpy.asarray(numbers, dtype=int),
             data=data,
         )

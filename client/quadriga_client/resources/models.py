@@ -17,8 +17,7 @@ class Models(Resource):
 
     def list(self) -> Rows:
         """Return all models with their versions and what is stored of them."""
-        models: Rows = self._get("/api/models")["models"]
-        return models
+        return list(self._get("/api/models")["models"])
 
     def get(self, name: str) -> dict[str, Any]:
         """Return one model as `list` does."""
@@ -26,8 +25,7 @@ class Models(Resource):
 
     def names(self) -> Names:
         """Return the names of the models."""
-        names: Names = self._get("/v2/models")["models"]
-        return names
+        return list(self._get("/v2/models")["models"])
 
     def metadata(self, name: str, version: Version | None = None) -> dict[str, Any]:
         """Return inputs, outputs and task of a model."""
@@ -74,7 +72,7 @@ class Models(Resource):
             f"file:{path}": base64.b64encode(data).decode() for path, data in (files or {}).items()
         }
         parameters |= present(config=config)
-        body = {"parameters": parameters} if parameters else {}
+        body = present(parameters=parameters or None)
         self._request("POST", f"{_REPOSITORY}/models/{{}}/load", name, body=body)
 
     def unload(self, name: str) -> None:
@@ -240,8 +238,5 @@ class Schedules(Resource):
 def _generate_body(
     text_input: str, image: bytes, parameters: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "text_input": text_input,
-        "image": base64.b64encode(image).decode(),
-    }
-    return {**body, "parameters": dict(parameters)} if parameters else body
+    encoded = base64.b64encode(image).decode()
+    return present(text_input=text_input, image=encoded, parameters=dict(parameters or {}) or None)

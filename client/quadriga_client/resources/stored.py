@@ -292,9 +292,8 @@ class Truth(Resource):
         stored = self._get(_INFERENCE, inference_id).get("input") or {}
         width, height = stored.get("width"), stored.get("height")
         size = (width, height) if width and height else None
-        return self.state(
-            inference_id, mask_annotations(mask, labels, ignore=ignore, size=size), **options
-        )
+        annotations = mask_annotations(mask, labels, ignore=ignore, size=size)
+        return self.state(inference_id, annotations, **options)
 
     def withdraw(self, inference_id: str, *, revision: str | None = None) -> StoredInference:
         """Remove the ground truth of an inference."""
@@ -370,17 +369,8 @@ def annotation_list(annotations: Any, place: str = "annotations") -> list[Any]:
     """
     if isinstance(annotations, str):
         return [{"label": annotations}]
-    if isinstance(annotations, Mapping) or not isinstance(annotations, Iterable):
-        raise InputError(
-            f"expected {place} to be a list of objects or one label, got {type(annotations).__name__}"
-        )
-    rows = list(annotations)
-    for number, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise InputError(
-                f'expected {place}[{number}] to be an object such as {{"label": "star"}}, got {row!r:.80}'
-            )
-    return rows
+    row_form = 'an object such as {"label": "star"}'
+    return _objects(annotations, place, f"{place} to be a list of objects or one label", row_form)
 
 
 def statements_call(
@@ -404,9 +394,8 @@ def statements_call(
         encode_json(_line(row, f"items[{number}]", join, parameters), f"items[{number}]")
         for number, row in enumerate(rows)
     ]
-    return Call(
-        "POST", "/api/ground-truth", (b"\n".join(lines),), {"Content-Type": "application/x-ndjson"}
-    )
+    headers = {"Content-Type": "application/x-ndjson"}
+    return Call("POST", "/api/ground-truth", (b"\n".join(lines),), headers)
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[Mapping[str, Any]]:
@@ -434,13 +423,18 @@ def _parsed(text: str, place: str) -> Any:
 
 
 def _rows(items: Iterable[Any]) -> list[Mapping[str, Any]]:
-    if isinstance(items, Mapping) or not isinstance(items, Iterable):
-        raise InputError(f"expected a list of objects or a path, got {type(items).__name__}")
-    rows = list(items)
-    for number, row in enumerate(rows):
+    return _objects(items, "items", "a list of objects or a path", "an object")
+
+
+def _objects(rows: Any, place: str, form: str, row_form: str) -> list[Mapping[str, Any]]:
+    """Return the rows as a list; raise an `InputError` unless they are objects, whose form the message names."""
+    if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
+        raise InputError(f"expected {form}, got {type(rows).__name__}")
+    listed = list(rows)
+    for number, row in enumerate(listed):
         if not isinstance(row, Mapping):
-            raise InputError(f"expected items[{number}] to be an object, got {row!r:.80}")
-    return rows
+            raise InputError(f"expected {place}[{number}] to be {row_form}, got {row!r:.80}")
+    return listed
 
 
 def _item(row: Mapping[str, Any], place: str) -> dict[str, Any]:

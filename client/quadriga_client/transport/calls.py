@@ -7,7 +7,7 @@ from datetime import date, time
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from ..errors import BadAnswer, InputError, refusal
+from ..errors import BadAnswer, InputError, error_of_status
 from .connections import Call, Response
 
 SHOWN_CHARACTERS = 200
@@ -166,7 +166,8 @@ def check_answer(response: Response, url: str) -> None:
         text = str(json.loads(response.body)["error"])
     except (ValueError, TypeError, KeyError, RecursionError):
         text = response.body[:SHOWN_CHARACTERS].decode(errors="replace") or "no text"
-    raise refusal(text, status, response.headers.get("x-request-id", ""), retry_after_s(response))
+    request_id = response.headers.get("x-request-id", "")
+    raise error_of_status(status)(text, status, request_id, retry_after_s(response))
 
 
 def retry_after_s(response: Response) -> float | None:

@@ -76,18 +76,16 @@ class Connections:
         max_answer_bytes: int,
     ) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
-        try:
-            port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1:
+        port: int | None = None
+        with suppress(ValueError):
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or port is None:
             raise InputError(f"expected a URL such as http://127.0.0.1:8080, got {url!r}")
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise InputError(
                 f"expected a URL without user, query and fragment, got {parts.hostname}"
             )
-        self._host = parts.hostname
-        self._port = port or (443 if parts.scheme == "https" else 80)
+        self._host, self._port = parts.hostname, port
         self._tls = tls if parts.scheme == "https" else None
         self._prefix = parts.path.rstrip("/")
         self._host_header = parts.netloc
@@ -123,10 +121,10 @@ class Connections:
             if response.status >= 300:
                 check(_read(response, self._max_answer_bytes))
             read = response.readline if by_line else response.read
-            connection.extend(timeout_s)
+            connection.deadline_s = time.monotonic() + timeout_s
             while part := read(CHUNK_BYTES):
                 yield part
-                connection.extend(timeout_s)
+                connection.deadline_s = time.monotonic() + timeout_s
             if response.length:
                 raise IncompleteRead(b"", response.length)
 
@@ -253,10 +251,6 @@ class _Connection:
         if not count and self._in_headers:  # which http.client takes for the end of the headers
             raise ConnectionResetError("the connection ended within the headers of the answer")
         return count
-
-    def extend(self, timeout_s: float) -> None:
-        """Let all waits end so many seconds from now."""
-        self.deadline_s = time.monotonic() + timeout_s
 
     def is_open(self) -> bool:
         """Check whether the server has neither closed the connection nor sent what nobody asked for."""

@@ -41,8 +41,7 @@ def send_repeatedly(
     last_error: Exception | None = None
     while True:
         try:
-            is_safe = not (may_be_stored and call.needs_key_support) or knows_keys(end_s)
-            if is_safe:
+            if not (may_be_stored and call.needs_key_support) or knows_keys(end_s):
                 return send(end_s)
         except (Unreachable, ServerRefused) as error:
             last_error = error

@@ -19,15 +19,14 @@ from quadriga.engine.serving.traffic import (
     TrafficRules,
     check_rule,
     check_versions,
+    decode_fields,
     decode_rule,
     version_order,
 )
 from quadriga.proto.errors import InvalidRequest, ModelNotReady, NotFound
 from quadriga.proto.messages import ModelState
 from quadriga.proto.request import current_caller, note_target
-from quadriga.quoting import quoted
 from quadriga.store.query.names import find_model_name, unknown_model_text
-from quadriga.store.records.errors import JSON_ERRORS
 from quadriga.store.records.records import timestamp_text
 
 _TRAFFIC_PATH = "/api/models/{name:str}/traffic"
@@ -172,16 +171,6 @@ class TrafficControl:
                 )
 
 
-def decode_promotion(body: bytes) -> Promotion:
-    """Decode the body of a promotion; raises InvalidRequest."""
-    try:
-        return msgspec.json.decode(body, type=Promotion)
-    except JSON_ERRORS as error:
-        raise InvalidRequest(
-            f"expected a JSON object with version, got: {quoted(str(error), 300)}"
-        ) from error
-
-
 def traffic_routes(control: TrafficControl) -> list[HTTPRouteHandler]:
     """Return the handlers that show and change the traffic of models."""
     errors = body_errors(_UNREADABLE)
@@ -204,6 +193,6 @@ def traffic_routes(control: TrafficControl) -> list[HTTPRouteHandler]:
     @post(_PROMOTE_PATH, need="operate", operation=_PROMOTION, errors=errors | {503: _NO_VERSION})
     def promote_version(name: FromPath[str], body: RawBody) -> TrafficState:
         """Let one version of a model answer all; to repeat it changes nothing."""
-        return control.promote(name, decode_promotion(body).version)
+        return control.promote(name, decode_fields(Promotion, body, "version").version)
 
     return [get_traffic, put_traffic, delete_traffic, promote_version]

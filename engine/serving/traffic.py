@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -29,6 +29,8 @@ from quadriga.store.keys.traffic import StoredRule, read_rules, remove_rule, wri
 from quadriga.store.query.names import find_model_name
 from quadriga.store.records.disk import write_atomically
 from quadriga.store.records.errors import JSON_ERRORS, NotReadyError, StoreError
+
+StructT = TypeVar("StructT")
 
 MAX_SHARES = 16
 """Maximum number of versions with a share."""
@@ -64,18 +66,23 @@ class Draw(msgspec.Struct, frozen=True):
     """The version that would answer if all were ready."""
 
 
+def decode_fields(type_: type[StructT], body: bytes, names: str) -> StructT:
+    """Decode a Struct with fields of these names from JSON; raise InvalidRequest if it is none."""
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except JSON_ERRORS as error:
+        raise InvalidRequest(
+            f"expected a JSON object with {names}, got: {quoted(str(error), 300)}"
+        ) from error
+
+
 def decode_rule(body: bytes) -> TrafficRule:
     """Decode a rule from JSON.
 
     Raises:
         InvalidRequest: It is no rule, or its numbers make no sense.
     """
-    try:
-        rule = msgspec.json.decode(body or b"{}", type=TrafficRule)
-    except JSON_ERRORS as error:
-        raise InvalidRequest(
-            f"expected a JSON object with shares and sticky_by, got: {quoted(str(error), 300)}"
-        ) from error
+    rule = decode_fields(TrafficRule, body or b"{}", "shares and sticky_by")
     check_rule(rule)
     return rule
 

@@ -37,9 +37,8 @@ def answer_http_error(request: Request[Any, Any, Any], error: HTTPException) -> 
         return answer_error(request, MethodNotAllowed(message, allowed))
     if error.status_code == TooLarge.status:
         limit_bytes = request.route_handler.resolve_request_max_body_size()
-        return answer_error(
-            request, TooLarge(f"expected a body of at most {limit_bytes} bytes, got more")
-        )
+        message = f"expected a body of at most {limit_bytes} bytes, got more"
+        return answer_error(request, TooLarge(message))
     if error.status_code >= 500:
         cause = error.__cause__
         context = current_request()

@@ -198,13 +198,12 @@ class ModelEntries:
         if only is not None and is_replay(only):
             names.add(only)
         by_kind = _reports_by_kind(reports.all(), names)
-        drifts = {name: listed for (name, kind), listed in by_kind.items() if kind == "drift"}
-        current_drift = self._current_drift.within(scope) if drifts else None
+        current_drift = self._current_drift.within(scope)
         entries = []
         for name in sorted(names if only is None else names & {only}):
             of_server, of_name = served.get(name, []), stored.get(name, [])
             is_described = not is_brief and not any(version.labels for version in of_server)
-            compared = current_drift.choose(name, drifts.get(name, [])) if current_drift else None
+            compared = current_drift.choose(name, by_kind.get((name, "drift"), []))
             has_alarm = compared is not None and compared.summary.status == "drift"
             mute = self._mutes.within(scope).active(name) if has_alarm or not is_brief else None
             described_labels = self._labels(name, scope.team) if is_described else ()
@@ -400,15 +399,10 @@ def _versions(served: list[ServedVersion], stored: list[StoredVersion]) -> list[
         for version in served
     ]
     current = {version.version for version in served if version.sha256}
-    return [
-        *versions,
-        *(
-            replace(
-                _version(count, count), is_replaced=bool(count.sha256) and count.version in current
-            )
-            for count in reversed(counts.values())
-        ),
-    ]
+    for count in reversed(counts.values()):
+        is_replaced = bool(count.sha256) and count.version in current
+        versions.append(replace(_version(count, count), is_replaced=is_replaced))
+    return versions
 
 
 def _version(

@@ -9,13 +9,19 @@ from litestar import Request
 from litestar.types import Receive
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.models.runners.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads, ThreadsFull
 from quadriga.proto.errors import ProtocolError
 from quadriga.store.database.database import Cancellation
 from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.records.scope import Scoped
 
 ResultT = TypeVar("ResultT")
+
+PASSING = (NotReadyError, QueryTimeoutError, ThreadsFull)
+"""Errors of a database that is away or busy."""
+
+RETRY_INTERVAL_S = 0.5
 
 
 class StoreQueries:
@@ -52,6 +58,19 @@ class StoreQueries:
                 return await searching
         finally:
             gone.cancel()
+
+    async def run_patiently(
+        self,
+        request: Request[Any, Any, Any],
+        work: Callable[[InferenceReader], ResultT],
+        tries: int,
+    ) -> ResultT:
+        """Run a search as `run`, and once more after each of so many tries that the database was away or busy."""
+        for _ in range(tries):
+            with suppress(*PASSING):
+                return await self.run(request, work)
+            await asyncio.sleep(RETRY_INTERVAL_S)
+        return await self.run(request, work)
 
 
 def query_string(request: Request[Any, Any, Any]) -> str:

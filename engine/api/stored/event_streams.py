@@ -117,12 +117,15 @@ def event_text(name: str, content: msgspec.Struct, *, event_id: str = "") -> byt
 Abort = Callable[[], object] | None
 """Closes the connection at once; None where nothing can."""
 
+SendStream = Callable[[Send, Receive, Abort], Awaitable[None]]
+"""Sends the body of a stream; it gets what sends to the client, what receives from it, and what aborts."""
+
 
 class StreamResponse(ASGIResponse):
     """Response that is sent as a stream, which leaves its place at its end.
 
     Args:
-        send_stream: Sends the body; it gets what sends to the client, what receives from it, and what aborts.
+        send_stream: Sends the body.
         place: The place of the stream, which is closed then.
         media_type: Media type of the body.
         headers: Further headers.
@@ -132,7 +135,7 @@ class StreamResponse(ASGIResponse):
 
     def __init__(
         self,
-        send_stream: Callable[[Send, Receive, Abort], Awaitable[None]],
+        send_stream: SendStream,
         place: ExitStack,
         media_type: str,
         headers: Mapping[str, str],
@@ -140,19 +143,13 @@ class StreamResponse(ASGIResponse):
         super().__init__(media_type=media_type, headers={**_HEADERS, **headers})
         self._send_stream = send_stream
         self._place = place
-        self._abort: Abort = None
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer the request, and leave the place of its stream."""
-        self._abort = (scope.get("extensions") or {}).get(ABORT_EXTENSION)
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._place.close()
-
-    async def send_body(self, send: Send, receive: Receive) -> None:
-        """Send the stream."""
-        await self._send_stream(send, receive, self._abort)
+        abort: Abort = (scope.get("extensions") or {}).get(ABORT_EXTENSION)
+        with self._place:
+            await self.start_response(send)
+            await self._send_stream(send, receive, abort)
 
 
 def event_response(events: Events, streams: EventStreams, place: ExitStack) -> StreamResponse:

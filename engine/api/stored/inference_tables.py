@@ -7,8 +7,8 @@ incomplete and the client says so; the end of a table is sent only behind all of
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import ExitStack, aclosing
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
@@ -22,12 +22,7 @@ from litestar.types import Receive, Send
 from quadriga.engine.api.openapi import FIND_ERRORS, error_response, url_query
 from quadriga.engine.api.routes import get
 from quadriga.engine.api.store_queries import StoreQueries, query_string
-from quadriga.engine.api.stored.event_streams import (
-    Abort,
-    EventStreams,
-    StreamResponse,
-)
-from quadriga.engine.models.runners.bounded_threads import ThreadsFull
+from quadriga.engine.api.stored.event_streams import Abort, EventStreams, SendStream, StreamResponse
 from quadriga.proto.access import admit
 from quadriga.proto.errors import DeadlineExceeded, ProtocolError
 from quadriga.proto.request import current_caller, identify_again
@@ -35,10 +30,8 @@ from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import Order, QueryRequest, request_from_url
 from quadriga.store.records.errors import (
     PYARROW_MISSING,
-    NotReadyError,
     QueryCancelledError,
     QueryError,
-    QueryTimeoutError,
     StoreError,
 )
 
@@ -48,10 +41,9 @@ PAGE_ROWS = 1000
 CHECK_INTERVAL_S = 5.0
 """Time after which the key of a client is looked up again."""
 
-RETRIES, RETRY_INTERVAL_S = 20, 0.5
-"""Further tries of a page that the database did not answer, and the time between them."""
+TRIES = 20
+"""Tries of a page that the database does not answer, before the last one."""
 
-_PASSING = (NotReadyError, QueryTimeoutError, ThreadsFull)
 _log = logging.getLogger(__name__)
 _UNREADABLE = error_response("The query cannot be understood, or the server has no pyarrow")
 
@@ -116,38 +108,17 @@ async def _read_table(
         if now_s - checked_s >= CHECK_INTERVAL_S:
             admit(identify_again(), "read")
             checked_s = now_s
-        yield await _run_patiently(queries, request, read_page)
+        yield await queries.run_patiently(request, read_page, TRIES)
 
 
-async def _run_patiently(
-    queries: StoreQueries,
-    request: Request[Any, Any, Any],
-    read_page: Callable[[InferenceReader], bytes],
-) -> bytes:
-    for _ in range(RETRIES):
-        try:
-            return await queries.run(request, read_page)
-        except _PASSING:
-            await asyncio.sleep(RETRY_INTERVAL_S)
-    return await queries.run(request, read_page)
-
-
-def _table_response(
-    first: bytes,
-    rest: AsyncGenerator[bytes],
-    streams: EventStreams,
-    *,
-    place: ExitStack,
-    media_type: str,
-    name: str,
-) -> StreamResponse:
-    """Return the response with a table, whose first bytes are there.
+def _sender(table: AsyncGenerator[bytes], first: bytes, streams: EventStreams) -> SendStream:
+    """Return what sends a table, whose first bytes are there.
 
     The connection is cut off if the table cannot be sent to its end, or the client leaves, or the server shuts down.
     """
 
     async def send_stream(send: Send, receive: Receive, abort: Abort) -> None:
-        sending = asyncio.ensure_future(_send_table(first, rest, send))
+        sending = asyncio.ensure_future(_send_table(first, table, send))
         try:
             await streams.wait_for_end(sending, receive)
             if sending.done():
@@ -164,8 +135,7 @@ def _table_response(
         if abort is not None:
             abort()
 
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return StreamResponse(send_stream, place, media_type, headers)
+    return send_stream
 
 
 async def _send_table(first: bytes, rest: AsyncGenerator[bytes], send: Send) -> None:
@@ -203,14 +173,9 @@ def table_routes(
         ends_s = time.monotonic() + timeout_s
         with streams.take_place(current_caller()) as place:
             table = _read_table(request, queries, wanted, writer=writer, ends_s=ends_s)
-            return _table_response(
-                await anext(table),
-                table,
-                streams,
-                place=place.pop_all(),
-                media_type=media_type,
-                name=f"inferences.{form}",
-            )
+            send_stream = _sender(table, await anext(table), streams)
+            headers = {"Content-Disposition": f'attachment; filename="inferences.{form}"'}
+            return StreamResponse(send_stream, place.pop_all(), media_type, headers)
 
     def options(media_type: str) -> dict[str, Any]:
         table = ResponseSpec(

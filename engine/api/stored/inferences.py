@@ -238,29 +238,29 @@ _LABEL_QUEUE_BODY = json_body(LabelQueueRequest, **_BROWSING)
 
 
 def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
-    """Return the handlers, whose searches `queries` runs."""
-    return [*_searches_by_url(queries), *_searches_by_body(queries)]
+    """Return the handlers, whose searches `queries` runs: by fields of the URL, and by a body of JSON."""
 
-
-def _searches_by_url(queries: StoreQueries) -> list[HTTPRouteHandler]:
-    """Return the handlers of searches by fields of the URL."""
-
-    def route(
+    def by_url(
         url: str, struct: type[msgspec.Struct], unknown: ResponseSpec, **names: Any
     ) -> Decorator:
         operation = url_query(struct, **names, **_BROWSING)
         return get(url, need="read", operation=operation, errors=FIND_ERRORS | {404: unknown})
 
+    def by_body(
+        url: str, body: type[Operation], unknown: ResponseSpec = UNKNOWN_MODEL
+    ) -> Decorator:
+        return post(url, need="read", operation=body, errors=QUERY_ERRORS | {404: unknown})
+
     def of_inference(name: str) -> str:
         return f"/api/inferences/{{inference_id:str}}/{name}"
 
-    @route(_FACETS, FacetsRequest, UNKNOWN_MODEL)
+    @by_url(_FACETS, FacetsRequest, UNKNOWN_MODEL)
     async def find_facets_by_url(request: Request[Any, Any, Any]) -> Facets:
         """Return the fields, frequent values and histograms of the inferences that fields of the URL find."""
         wanted = partial(request_from_url, query_string(request), FacetsRequest)
         return await queries.run(request, lambda store: find_facets(store, wanted()))
 
-    @route(of_inference("neighbours"), NeighboursRequest, _NO_INFERENCE, path="inference_id")
+    @by_url(of_inference("neighbours"), NeighboursRequest, _NO_INFERENCE, path="inference_id")
     async def get_neighbours(
         inference_id: FromPath[str], request: Request[Any, Any, Any]
     ) -> Neighbours:
@@ -270,7 +270,7 @@ def _searches_by_url(queries: StoreQueries) -> list[HTTPRouteHandler]:
             request, lambda store: find_neighbours(store, inference_id, wanted())
         )
 
-    @route(of_inference("similar"), SimilarRequest, _NO_EMBEDDING, path="inference_id")
+    @by_url(of_inference("similar"), SimilarRequest, _NO_EMBEDDING, path="inference_id")
     async def get_similar(
         inference_id: FromPath[str], request: Request[Any, Any, Any]
     ) -> SimilarInferences:
@@ -278,36 +278,27 @@ def _searches_by_url(queries: StoreQueries) -> list[HTTPRouteHandler]:
         wanted = partial(request_from_url, query_string(request), SimilarRequest)
         return await queries.run(request, lambda store: find_similar(store, inference_id, wanted()))
 
-    @route(_LABEL_QUEUE, LabelQueueRequest, _NO_INFERENCE)
+    @by_url(_LABEL_QUEUE, LabelQueueRequest, _NO_INFERENCE)
     async def find_label_queue_by_url(request: Request[Any, Any, Any]) -> LabelQueue:
         """Return what to label next among the inferences that fields of the URL find."""
         wanted = partial(request_from_url, query_string(request), LabelQueueRequest)
         return await queries.run(request, lambda store: find_label_queue(store, wanted()))
 
-    return [find_facets_by_url, get_neighbours, get_similar, find_label_queue_by_url]
-
-
-def _searches_by_body(queries: StoreQueries) -> list[HTTPRouteHandler]:
-    """Return the handlers of searches whose body is JSON."""
-
-    def route(path: str, body: type[Operation], unknown: ResponseSpec = UNKNOWN_MODEL) -> Decorator:
-        return post(path, need="read", operation=body, errors=QUERY_ERRORS | {404: unknown})
-
-    @route(_FACETS, _FACETS_BODY)
+    @by_body(_FACETS, _FACETS_BODY)
     async def query_facets(request: Request[Any, Any, Any], body: RawBody) -> Facets:
         """Return fields, frequent values and histograms; the body is JSON whatever its content type."""
         return await queries.run(
             request, lambda store: find_facets(store, decode_body(body, FacetsRequest))
         )
 
-    @route(_LABEL_QUEUE, _LABEL_QUEUE_BODY, _NO_INFERENCE)
+    @by_body(_LABEL_QUEUE, _LABEL_QUEUE_BODY, _NO_INFERENCE)
     async def query_label_queue(request: Request[Any, Any, Any], body: RawBody) -> LabelQueue:
         """Return what to label next; the body is JSON whatever its content type."""
         return await queries.run(
             request, lambda store: find_label_queue(store, decode_body(body, LabelQueueRequest))
         )
 
-    @route("/api/inferences/disagreements", _DISAGREEMENTS_BODY)
+    @by_body("/api/inferences/disagreements", _DISAGREEMENTS_BODY)
     async def query_disagreements(request: Request[Any, Any, Any], body: RawBody) -> Disagreements:
         """Find images on which two models or versions answer differently; the body is JSON whatever its content type."""
         return await queries.run(
@@ -315,11 +306,20 @@ def _searches_by_body(queries: StoreQueries) -> list[HTTPRouteHandler]:
             lambda store: find_disagreements(store, decode_body(body, DisagreementsRequest)),
         )
 
-    @route("/api/inferences/comparison", _COMPARISON_BODY)
+    @by_body("/api/inferences/comparison", _COMPARISON_BODY)
     async def query_comparison(request: Request[Any, Any, Any], body: RawBody) -> ModelComparison:
         """Compare two models or versions on what both answered, live or in a replay; the body is JSON whatever its content type."""
         return await queries.run(
             request, lambda store: compare(store, decode_body(body, ComparisonRequest))
         )
 
-    return [query_facets, query_label_queue, query_disagreements, query_comparison]
+    return [
+        find_facets_by_url,
+        get_neighbours,
+        get_similar,
+        find_label_queue_by_url,
+        query_facets,
+        query_label_queue,
+        query_disagreements,
+        query_comparison,
+    ]

@@ -45,7 +45,7 @@ _NO_DESCRIPTION = error_response("No such model is described")
 def logged_inference_routes(
     service: LogService, events: EventPairs, threads: BoundedThreads, max_body_bytes: int
 ) -> list[HTTPRouteHandler]:
-    """Return the handlers that take inferences from elsewhere, which run in `threads`, as they decode images."""
+    """Return the handlers that take inferences from elsewhere, which run in `threads`, and of what models are said to be."""
     body_options: dict[str, Any] = {
         "need": "infer",
         "errors": _ERRORS,
@@ -68,21 +68,6 @@ def logged_inference_routes(
         headers = {name.lower(): value for name, value in request.scope["headers"]}
         return await threads.run(lambda: _take(events, headers, readable(request, body)))
 
-    return [*_description_routes(service), log_inferences, take_event]
-
-
-def _take(events: EventPairs, headers: Mapping[bytes, bytes], body: bytes) -> EventResult:
-    event = read_event(headers, body, any_content_type=True)
-    if event is None:
-        raise InvalidRequest(
-            "expected a CloudEvent: the headers Ce-Specversion, Ce-Source, Ce-Type and Ce-Id, or the type "
-            "application/cloudevents+json"
-        )
-    return events.take(event.attributes, event.data)
-
-
-def _description_routes(service: LogService) -> list[HTTPRouteHandler]:
-    """Return the handlers of descriptions of models."""
     errors = {400: _UNREADABLE, 404: _NO_DESCRIPTION}
 
     @get(DESCRIPTION_PATH, need="read", errors=errors)
@@ -100,4 +85,14 @@ def _description_routes(service: LogService) -> list[HTTPRouteHandler]:
         """Forget what is said of a model, and return it; what is stored stays as it is."""
         return service.remove_description(name)
 
-    return [get_description, put_description, delete_description]
+    return [get_description, put_description, delete_description, log_inferences, take_event]
+
+
+def _take(events: EventPairs, headers: Mapping[bytes, bytes], body: bytes) -> EventResult:
+    event = read_event(headers, body, any_content_type=True)
+    if event is None:
+        raise InvalidRequest(
+            "expected a CloudEvent: the headers Ce-Specversion, Ce-Source, Ce-Type and Ce-Id, or the type "
+            "application/cloudevents+json"
+        )
+    return events.take(event.attributes, event.data)

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from functools import partial
+from operator import methodcaller
+from sys import maxsize
 from typing import Any
 
 import msgspec
@@ -18,14 +20,13 @@ from litestar.response.base import ASGIResponse
 
 from quadriga.engine.api.openapi import FIND_ERRORS, url_query
 from quadriga.engine.api.routes import get
-from quadriga.engine.api.store_queries import StoreQueries, query_string
+from quadriga.engine.api.store_queries import PASSING, StoreQueries, query_string
 from quadriga.engine.api.stored.event_streams import (
     EVENT_STREAM,
     EventStreams,
     event_response,
     event_text,
 )
-from quadriga.engine.models.runners.bounded_threads import ThreadsFull
 from quadriga.proto.access import admit
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.request import current_caller, identify_again
@@ -36,7 +37,6 @@ from quadriga.store.browsing.arrivals import (
 )
 from quadriga.store.query.inferences import MAX_SHORT_CHARACTERS
 from quadriga.store.query.request import request_from_url
-from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.records.records import StoredInference
 
 TAIL_PATH = "/api/inferences/tail"
@@ -55,8 +55,6 @@ _DESCRIPTION = (
     f"than {MAX_SHORT_CHARACTERS:,} characters are null in it, and named in `left_out`."
 )
 _RETRY_MS = 2000
-_PASSING = (NotReadyError, QueryTimeoutError, ThreadsFull)
-"""Errors of a database that is away or busy, which a listener waits out."""
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -106,7 +104,8 @@ class Tail:
             if arrived.skipped:
                 yield event_text("skipped", Skipped(arrived.skipped, arrived.is_exact))
             for start in range(0, len(arrived.ids), PAGE):
-                for inference in await self._read(arrived.ids[start : start + PAGE]):
+                read = methodcaller("read_short", arrived.ids[start : start + PAGE])
+                for inference in await self._queries.run_patiently(self._request, read, maxsize):
                     yield self._event(inference)
                     spoken_s = loop.time()
             if loop.time() - spoken_s >= HEARTBEAT_S:
@@ -121,16 +120,8 @@ class Tail:
                 checked_s = loop.time()
             try:
                 arrived = await self.look()
-            except _PASSING:
+            except PASSING:
                 arrived = Arrived([])
-
-    async def _read(self, ids: list[int]) -> list[StoredInference]:
-        """Read inferences, as soon as the store answers."""
-        while True:
-            try:
-                return await self._queries.run(self._request, lambda store: store.read_short(ids))
-            except _PASSING:
-                await asyncio.sleep(LOOK_INTERVAL_S)
 
     def _event(self, inference: StoredInference) -> bytes:
         """Return the event of an inference; one that is late has no id, so that its listener does not go back behind it."""

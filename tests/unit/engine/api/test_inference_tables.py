@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from litestar import Litestar
 
+from quadriga.engine.api import store_queries
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.api.stored import inference_tables
@@ -117,7 +118,7 @@ class Place:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreHarness]:
     monkeypatch.setattr(inference_tables, "PAGE_ROWS", 7)
-    monkeypatch.setattr(inference_tables, "RETRY_INTERVAL_S", 0.01)
+    monkeypatch.setattr(store_queries, "RETRY_INTERVAL_S", 0.01)
     monkeypatch.setattr(arrow_tables, "ROW_GROUP_ROWS", 20)
     harness = StoreHarness(tmp_path, f"sqlite:///{tmp_path}/store.db")
     yield harness

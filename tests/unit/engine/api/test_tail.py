@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from litestar import Litestar
 
+from quadriga.engine.api import store_queries
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.api.stored import event_streams, tail
@@ -133,6 +134,7 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setattr(tail, "LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(store_queries, "RETRY_INTERVAL_S", 0.02)
     monkeypatch.setattr(arrivals, "SETTLE_MS", 200)
     store = StoreHarness(tmp_path, f"sqlite:///{tmp_path}/store.db")
     store.commit(make_record(1))

@@ -52,11 +52,10 @@ def begin_export(
         NotFoundError: A model or a report of the filter is not known.
     """
     inferences.within(caller_scope()).check_where(parameters.where)
-    return submit_job(jobs, "export", parameters)
+    return _submit(jobs, "export", parameters)
 
 
-def submit_job(jobs: Scoped[Jobs], kind: str, parameters: msgspec.Struct) -> Job:
-    """Submit a job of the caller, and note it as what the request is about."""
+def _submit(jobs: Scoped[Jobs], kind: str, parameters: msgspec.Struct) -> Job:
     job = jobs.within(caller_scope()).submit(kind, parameters)
     note_target(job.id)
     return job
@@ -176,7 +175,7 @@ def model_job_routes(
         """Run a model over the images of a folder or a zip, as a job; the body is JSON whatever its content type."""
         parameters = decode_bulk(body, folder)
         name = model_name(parameters, "bulk inference")
-        return submit_job(jobs, BULK_INFERENCE, msgspec.structs.replace(parameters, model=name))
+        return _submit(jobs, BULK_INFERENCE, msgspec.structs.replace(parameters, model=name))
 
     @post("/api/replays", need="operate", operation=_REPLAY_BODY, errors=replay_errors, status=202)
     def submit_replay(body: RawBody) -> Job:
@@ -192,6 +191,6 @@ def model_job_routes(
         sha256 = versions[parameters.version].sha256 or ""
         parameters = msgspec.structs.replace(parameters, model=name, sha256=sha256)
         inferences.within(caller_scope()).check_where(parameters.selection)
-        return submit_job(jobs, REPLAY, parameters)
+        return _submit(jobs, REPLAY, parameters)
 
     return [submit_bulk_inference, submit_replay]

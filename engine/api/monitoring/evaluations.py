@@ -8,7 +8,6 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, QueryParameter, RawBody
 
 from quadriga.engine.api.access import caller_scope, check_end_webhook
-from quadriga.engine.api.jobs import submit_job
 from quadriga.engine.api.openapi import (
     NOT_READY,
     UNREADABLE_QUERY,
@@ -34,6 +33,7 @@ from quadriga.monitor.report.cells import (
 from quadriga.monitor.report.saved import ReportList, ReportStore
 from quadriga.monitor.report.schema import Report
 from quadriga.monitor.watch.webhooks import ANY_PUBLIC, WebhookHosts
+from quadriga.proto.request import note_target
 from quadriga.store.jobs.jobs import Job, Jobs
 from quadriga.store.query.inferences import InferenceReader, Page
 from quadriga.store.records.scope import Scoped
@@ -87,7 +87,9 @@ def begin_evaluation(
         NotFoundError: A model, or a report of a filter, is not known.
     """
     named = with_model_names(parameters, inferences.within(caller_scope()))
-    return submit_job(jobs, "evaluation", named)
+    job = jobs.within(caller_scope()).submit("evaluation", named)
+    note_target(job.id)
+    return job
 
 
 def evaluation_routes(

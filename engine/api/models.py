@@ -1,6 +1,7 @@
 """HTTP routes that list models: what is served, what is stored of it, and what its monitoring last said."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -197,13 +198,16 @@ class ModelEntries:
         names = served.keys() | set(map(live_name, stored))
         if only is not None and is_replay(only):
             names.add(only)
-        by_kind = _reports_by_kind(reports.all(), names)
+        by_kind: defaultdict[tuple[str, str], list[ReportSummary]] = defaultdict(list)
+        for summary in reports.all():  # the newest first
+            if (named := find_model_name(summary.model.name, names)) is not None:
+                by_kind[named, summary.kind].append(summary)
         current_drift = self._current_drift.within(scope)
         entries = []
         for name in sorted(names if only is None else names & {only}):
             of_server, of_name = served.get(name, []), stored.get(name, [])
             is_described = not is_brief and not any(version.labels for version in of_server)
-            compared = current_drift.choose(name, by_kind.get((name, "drift"), []))
+            compared = current_drift.choose(name, by_kind[name, "drift"])
             has_alarm = compared is not None and compared.summary.status == "drift"
             mute = self._mutes.within(scope).active(name) if has_alarm or not is_brief else None
             described_labels = self._labels(name, scope.team) if is_described else ()
@@ -212,7 +216,7 @@ class ModelEntries:
                 _entry(name, of_server, of_name, described_labels),
                 baseline=_default_baseline(baselines, name, of_name),
                 drift=_last_drift(compared, reports, mute),
-                evaluation=_last_evaluation(by_kind.get((name, "evaluation"), [])),
+                evaluation=_last_evaluation(by_kind[name, "evaluation"]),
                 replays=[_version(replayed, replayed) for replayed in replays],
                 drift_mute=mute,
             )
@@ -264,18 +268,6 @@ def _stored(inferences: InferenceReader) -> list[StoredVersion]:
     with suppress(NotReadyError, QueryTimeoutError), inferences.snapshot() as connection:
         return stored_versions(connection, inferences.scope)
     return []
-
-
-def _reports_by_kind(
-    summaries: list[ReportSummary], names: Collection[str]
-) -> dict[tuple[str, str], list[ReportSummary]]:
-    """Return the reports by name of the model and kind, the newest first."""
-    by_kind: dict[tuple[str, str], list[ReportSummary]] = {}
-    for summary in summaries:  # the newest first
-        name = find_model_name(summary.model.name, names)
-        if name is not None:
-            by_kind.setdefault((name, summary.kind), []).append(summary)
-    return by_kind
 
 
 def _last_evaluation(summaries: Sequence[ReportSummary]) -> LastEvaluation | None:

@@ -61,11 +61,6 @@ def save_view(every_team: ViewStore, name: str, body: ViewBody) -> SavedView:
     )
 
 
-def undo_change(every_team: ViewStore) -> SavedView:
-    """Bring back the last view that the caller replaced or removed, and return it."""
-    return every_team.within(caller_scope()).undo(current_caller().key_id)
-
-
 def remove_view(every_team: ViewStore, name: str) -> SavedView:
     """Remove a view of the caller's team, and return it; raise `OtherOwnerError` if it belongs to somebody else."""
     caller = current_caller()

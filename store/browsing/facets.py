@@ -221,7 +221,11 @@ class _Tallies:
                 labels = _labels(model.task, predictions)
                 labelled += bool(labels)
                 values["label"] += labels
-                values["score"] += [one.score for one in predictions if type(one.score) in _NUMBERS]
+                values["score"] += [
+                    prediction.score
+                    for prediction in predictions
+                    if type(prediction.score) in _NUMBERS
+                ]
                 values["predictions"].append(len(predictions))
             if self._has_metadata:
                 for path, value in metadata.decode(row.flat_meta).items():
@@ -268,12 +272,12 @@ class _Tallies:
 
 def _labels(task: str, predictions: Sequence[LabelScore]) -> set[str]:
     """Return the labels of an inference: of a classification that of the highest score, whatever others it stored."""
-    named = [one for one in predictions if isinstance(one.label, str)]
+    named = [prediction for prediction in predictions if isinstance(prediction.label, str)]
     if task == CLASSIFICATION and named:
-        scores = [one.score if is_number(one.score) else -math.inf for one in named]
+        scores = [item.score if is_number(item.score) else -math.inf for item in named]
         best = max(scores)
-        return {one.label for one, score in zip(named, scores, strict=True) if score == best}
-    return {one.label for one in named}
+        return {item.label for item, score in zip(named, scores, strict=True) if score == best}
+    return {item.label for item in named}
 
 
 def _typed(kind: type, values: list[Any]) -> tuple[FacetType, list[Any]]:

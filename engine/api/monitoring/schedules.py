@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal
 from urllib.parse import urlsplit
@@ -287,29 +288,24 @@ def evaluation_schedule_routes(
     ]
 
 
+@dataclass(frozen=True)
 class ModelSchedules(Generic[ScheduleT]):
     """The schedules of one kind, of all teams: each caller sees and changes those of its own.
 
-    Args:
+    Attributes:
         every_team: The schedules.
         inferences: Finds the model that a name means.
         hosts: The hosts that alerts may be sent to.
     """
 
-    def __init__(
-        self,
-        every_team: ScheduleStore[ScheduleT],
-        inferences: Scoped[InferenceReader],
-        hosts: WebhookHosts,
-    ) -> None:
-        self._every_team = every_team
-        self._inferences = inferences
-        self._hosts = hosts
+    every_team: ScheduleStore[ScheduleT]
+    inferences: Scoped[InferenceReader]
+    hosts: WebhookHosts
 
     def find(self, name: str) -> tuple[ScheduleStore[ScheduleT], str]:
         """Return the schedules of the caller's team, and the model that a name means."""
         scope = caller_scope()
-        return self._every_team.within(scope), self._inferences.within(scope).names.resolve(name)
+        return self.every_team.within(scope), self.inferences.within(scope).names.resolve(name)
 
     def routes(
         self,
@@ -334,7 +330,7 @@ class ModelSchedules(Generic[ScheduleT]):
             describe: Returns the fields of `state` that only this kind has, given the model, its schedule and the end of the
                 latest window in seconds since 1970.
         """
-        kind = self._every_team.kind.name
+        kind = self.every_team.kind.name
         path = f"/api/models/{{name:str}}/{kind}-schedule"
         errors = {400: unreadable, 404: error_response(unknown)}
 
@@ -346,7 +342,7 @@ class ModelSchedules(Generic[ScheduleT]):
             fields = {
                 **{field: getattr(saved.schedule, field) for field in of_schedule},
                 "model": model,
-                "webhooks": webhook_states(schedules, model, self._hosts),
+                "webhooks": webhook_states(schedules, model, self.hosts),
                 "since": _time_text(saved.since_s),
                 "next": _time_text(next_s),
                 "next_at": _time_text(next_s + saved.every_s + saved.delay_s),
@@ -357,8 +353,8 @@ class ModelSchedules(Generic[ScheduleT]):
         def replace(name: FromPath[str], body: RawBody) -> Any:
             schedules, model = self.find(name)
             schedule = decode(model, body)
-            self._inferences.within(caller_scope()).check_where(schedule.where)
-            check_webhook_hosts(schedule.webhooks, self._hosts)
+            self.inferences.within(caller_scope()).check_where(schedule.where)
+            check_webhook_hosts(schedule.webhooks, self.hosts)
             schedules.put(model, complete(model, schedule))
             return read_state(name)
 

@@ -8,7 +8,7 @@ from litestar.params import RawBody
 
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.store_queries import query_string
-from quadriga.engine.api.views import remove_view, save_view, undo_change
+from quadriga.engine.api.views import remove_view, save_view
 from quadriga.engine.console.frame import (
     Frame,
     PageRequest,
@@ -45,16 +45,14 @@ def view_pages(services: Services) -> None:
     def show_views(request: PageRequest) -> Response[bytes]:
         """Show the saved views of the caller's team, by name; after a change with what undoes it."""
         views = every_team.within(caller_scope())
-        listed = views.all().views
+        listed, is_changed = views.all().views, query_string(request) == _CHANGED
         return frame.page(
             "views",
             page="views",
             title="Views",
             views=listed[:SHOWN],
             more=max(len(listed) - SHOWN, 0),
-            change=views.last_change(current_caller().key_id)
-            if query_string(request) == _CHANGED
-            else None,
+            change=views.last_change(current_caller().key_id) if is_changed else None,
         )
 
     @form("/console/views/new", "annotate")
@@ -89,7 +87,7 @@ def view_pages(services: Services) -> None:
     @form("/console/views/undo", "annotate")
     def bring_view_back() -> Response[bytes]:
         """Undo the last change of the caller, and show the views."""
-        undo_change(every_team)
+        every_team.within(caller_scope()).undo(current_caller().key_id)
         return redirect(frame.link("/console/views"))
 
 
@@ -104,11 +102,10 @@ def _own_view(every_team: ViewStore, name: str) -> SavedView | None:
 
 def _question(frame: Frame, view: SavedView, replacement: ViewBody | None) -> Response[bytes]:
     """Return the page that asks whether to replace a view, or to remove it if nothing takes its place."""
-    is_removal = replacement is None
     return frame.page(
         "view_question",
         page="views",
-        title=f"{'Remove' if is_removal else 'Replace'} the view {view.name}?",
+        title=f"{'Replace' if replacement else 'Remove'} the view {view.name}?",
         view=view,
         replacement=replacement,
     )

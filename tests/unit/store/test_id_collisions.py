@@ -205,6 +205,8 @@ def test_a_record_that_the_database_refuses_is_tried_twice_and_rejected_alone(
 
     def refuse(writer, batch, ends):
         tried.append([frame.seq for frame in batch])
+        if len(tried) > 9:
+            raise OSError("tried again and again")  # ends the writer
         if SEQ in tried[-1]:
             raise sa.exc.IntegrityError("INSERT", None, Exception("a constraint failed"))
         insert(writer, batch, ends)

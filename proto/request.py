@@ -170,11 +170,6 @@ class TraceContext(msgspec.Struct, frozen=True):
     flags: int = 0
 
     @property
-    def is_sampled(self) -> bool:
-        """Whether the trace is recorded."""
-        return bool(self.flags & SAMPLED)
-
-    @property
     def traceparent(self) -> str:
         """The context as a header has it."""
         return f"00-{self.trace_id}-{self.span_id}-{self.flags & SAMPLED:02x}"

@@ -13,7 +13,7 @@ import pytest
 from quadriga.client import Client, ServerRefused, TruthWarning
 from quadriga.client.errors import InputError
 from quadriga.client.resources.resource import Resource
-from quadriga.client.transport.connections import Response
+from quadriga.client.transport.connections import Call, Response
 from tests.onnx_models import doubling
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 
@@ -52,12 +52,12 @@ class Recorder:
     def __init__(self) -> None:
         self.requests: set[str] = set()
 
-    def exchange(self, method: str, path: str, *_: Any, **__: Any) -> Response:
-        self.requests.add(f"{method} {urlsplit(path).path}")
+    def exchange(self, call: Call, *_: Any, **__: Any) -> Response:
+        self.requests.add(f"{call.method} {urlsplit(call.path).path}")
         raise Recorded
 
-    def stream(self, method: str, path: str, *_: Any, **__: Any) -> Iterator[Any]:
-        self.exchange(method, path)
+    def stream(self, call: Call, *_: Any, **__: Any) -> Iterator[Any]:
+        self.exchange(call)
         yield
 
 

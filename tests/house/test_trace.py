@@ -27,7 +27,7 @@ MOST = {
     "an inference of a JPEG": 36,
     "a query": 22,
     "the list page": 36,
-    "the overview": 38,
+    "the overview": 39,
     "an evaluation": 45,
     "the page of an evaluation": 25,
     "the comparison of two models": 37,

@@ -314,10 +314,8 @@ class InferenceReader:
         descending: bool = False,
     ) -> Iterator[tuple[list[int], int | None]]:
         """Yield the ids of the matches of a filter in a range, as `matching_ids`, each batch with the id that the next one follows."""
-        resolved, id_range = (
-            self.read_filter(QueryRequest(where=where), now_us),
-            id_range or IdRange(),
-        )
+        resolved = self.read_filter(QueryRequest(where=where), now_us)
+        id_range = id_range or IdRange()
         while True:
             with self._readers.snapshot() as connection:
                 plan = self.planner(connection, resolved).plan
